@@ -1,7 +1,7 @@
-"""Where the seconds of one rollout went: in calls of the engine, of its environment, of rewards, in waiting.
+"""The seconds of one rollout by phase: calls of the engine, of its environment, of rewards, and waiting.
 
-They are stored beside the rollout's last row. Calls that other asyncio tasks make for a rollout (an HTTP
-server's) are not seen; all else counts as the rest.
+They are stored in the metadata of the rollout's last row. Calls that other asyncio tasks make for the rollout
+(those of an HTTP server) are not measured; their time is part of no phase.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DIGITS = 4
 
 
 class Phases:
-    """Wall seconds by phase: those in which at least one caller was in it. Phases may overlap."""
+    """Wall seconds by phase, counted while at least one caller is in it. Phases may overlap."""
 
     __slots__ = ("_entered", "_inside", "_seconds")
 
@@ -39,7 +39,7 @@ class Phases:
                 self._seconds[phase] += time.monotonic() - self._entered[phase]
 
     def take(self, now: float) -> dict[str, float]:
-        """The seconds up to `now` (monotonic) of each phase that somebody was in; then counts from 0."""
+        """The seconds of each phase up to `now` (monotonic time); counts from 0 afterwards."""
         for phase in +self._inside:
             self._seconds[phase] += now - self._entered[phase]
             self._entered[phase] = now
@@ -76,7 +76,7 @@ def started() -> RolloutClock:
 
 @contextmanager
 def during(phase: str) -> Iterator[None]:
-    """Count the time of the block for the rollout that is played here, if one is."""
+    """Count the time of the block for the rollout that this asyncio task plays, if it plays one."""
     clock = _RUNNING.get()
     if clock is None:
         yield

@@ -71,7 +71,7 @@ def note_unfinished(tokens: int) -> None:
 
 
 class Ledger:
-    """Sums of tokens and rollout seconds by fate. All callers are in one event loop."""
+    """Sums of tokens and rollout seconds by cause. All callers are in one event loop."""
 
     def __init__(self) -> None:
         self._tokens: Counter[str] = Counter()
@@ -80,7 +80,7 @@ class Ledger:
         self._warned = False
 
     def sampled(self, tokens: int) -> None:
-        """Add tokens to the running rollout; to its fate if it is over and its workflow runs on."""
+        """Add tokens to the running rollout; to its cause if it is over and its workflow runs on."""
         cost = _ROLLOUT.get()
         if cost is None:
             return
@@ -98,17 +98,17 @@ class Ledger:
             cost.tokens = 0
             cost.begin()
 
-    def close(self, cost: Cost, fate: BurnCause | None, *, compared: bool) -> None:
+    def close(self, cost: Cost, cause: BurnCause | None, *, compared: bool) -> None:
         """Account for a rollout that is over.
 
         Args:
-            fate: None: it is kept.
+            cause: None: it is kept.
             compared: whether its length counts in `kept_length_ratio`.
         """
-        cost.closed_as = fate or _KEPT
+        cost.closed_as = cause or _KEPT
         self._add(cost, cost.closed_as)
         if compared:
-            self._lengths.append((cost.tokens, fate))
+            self._lengths.append((cost.tokens, cause))
 
     def take(self) -> dict[str, float]:
         """What ended since the last call: `kept_tokens`, `burned_tokens/CAUSE`, `burned_s/CAUSE` where there
@@ -134,15 +134,15 @@ class Ledger:
         test that is stopped early (Epstein and Sobel, "Life Testing", JASA 48, 1953), exact where a rollout
         is as likely to end at any token. 1: no bias; below: long rollouts are lost. None: nothing was kept.
         """
-        kept = [tokens for tokens, fate in self._lengths if fate is None]
-        finished = sum(fate in _FINISHED for _, fate in self._lengths)
+        kept = [tokens for tokens, cause in self._lengths if cause is None]
+        finished = sum(cause in _FINISHED for _, cause in self._lengths)
         if not sum(kept):
             return None
         return (sum(kept) / len(kept)) / (sum(tokens for tokens, _ in self._lengths) / finished)
 
-    def _add(self, cost: Cost, fate: str) -> None:
-        self._tokens[fate] += cost.tokens
-        self._seconds[fate] += cost.seconds
+    def _add(self, cost: Cost, cause: str) -> None:
+        self._tokens[cause] += cost.tokens
+        self._seconds[cause] += cost.seconds
 
     def _warn(self, ratio: float) -> None:
         if self._warned or len(self._lengths) < _ENOUGH or _LOW <= ratio <= _HIGH:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cluster.faults import what_breaks
-from benchmarks.cluster.house import House, Hub, Process
+from benchmarks.cluster.processes import Cluster, Hub, Process
 from benchmarks.cluster.replay import store_pool
 from benchmarks.report import Bar, finish
 
@@ -31,21 +31,21 @@ WINDOW = 64
 PUBLISHED_EVERY_S, WEIGHTS_BYTES = 2.0, 4 << 20
 
 
-def dealt(house: House, explorers: int, prefix: str) -> list[tuple[Process, list[str]]]:
+def dealt(cluster: Cluster, explorers: int, prefix: str) -> list[tuple[Process, list[str]]]:
     """Names of explorers by the node that holds them."""
     names = [f"{prefix}e{number}" for number in range(explorers)]
-    nodes = house.nodes[:explorers]
+    nodes = cluster.nodes[:explorers]
     return [(node, names[place :: len(nodes)]) for place, node in enumerate(nodes)]
 
 
-def at_a_rate(house: House, hub: Hub, explorers: int, seconds: float) -> dict[str, float | None]:
+def at_a_rate(cluster: Cluster, hub: Hub, explorers: int, seconds: float) -> dict[str, float | None]:
     """p95 of append, lease and publication at GROUPS_PER_S in all."""
-    places = dealt(house, explorers, "rate")
+    places = dealt(cluster, explorers, "rate")
     common = {"address": hub.address, "seconds": seconds}
     for node, names in places:
         order = {"do": "explore", "names": names, "every_s": explorers / GROUPS_PER_S, "window": 32}
         node.order(**order, **common, weights=str(hub.weights))
-    house.trainer.order(do="learn", **common)
+    cluster.trainer.order(do="learn", **common)
     before, began = _cpu(hub, places), time.perf_counter()
     version = 0
     while time.perf_counter() < began + seconds - PUBLISHED_EVERY_S / 2:
@@ -53,7 +53,7 @@ def at_a_rate(house: House, hub: Hub, explorers: int, seconds: float) -> dict[st
         hub.publish(version, WEIGHTS_BYTES)
         time.sleep(min(PUBLISHED_EVERY_S, seconds / 2))
     found = [node.answer() for node, _ in places]
-    leases = house.trainer.answer()["lease_s"]
+    leases = cluster.trainer.answer()["lease_s"]
     return {
         "append_p95_ms": _p95([took for one in found for took in one["append_s"]]),
         "lease_p95_ms": _p95(leases),
@@ -62,9 +62,9 @@ def at_a_rate(house: House, hub: Hub, explorers: int, seconds: float) -> dict[st
     }
 
 
-def at_full_speed(house: House, hub: Hub, explorers: int, seconds: float) -> dict[str, float]:
+def at_full_speed(cluster: Cluster, hub: Hub, explorers: int, seconds: float) -> dict[str, float]:
     """Rows a second as fast as the hub takes them, and the cores that each side uses."""
-    places = dealt(house, explorers, "full")
+    places = dealt(cluster, explorers, "full")
     window = max(1, min(32, WINDOW // explorers))
     before, began = _cpu(hub, places), time.perf_counter()
     for node, names in places:
@@ -90,13 +90,15 @@ def _p95(seconds: Sequence[float]) -> float | None:
     return 1000 * float(np.percentile(seconds, 95)) if seconds else None
 
 
-def measured(house: House, explorers: Sequence[int], seconds: float) -> dict[int, dict[str, float | None]]:
+def measured(
+    cluster: Cluster, explorers: Sequence[int], seconds: float
+) -> dict[int, dict[str, float | None]]:
     """The figures by number of explorers, each with a hub of its own."""
     found: dict[int, dict[str, float | None]] = {}
     for count in explorers:
-        with house.hub(f"with-{count}") as hub:
-            found[count] = at_a_rate(house, hub, count, seconds)
-            found[count] |= at_full_speed(house, hub, count, seconds)
+        with cluster.hub(f"with-{count}") as hub:
+            found[count] = at_a_rate(cluster, hub, count, seconds)
+            found[count] |= at_full_speed(cluster, hub, count, seconds)
         shown = ", ".join(f"{name} {value or float('nan'):,.4g}" for name, value in found[count].items())
         print(f"{count:>3} explorers: {shown}", flush=True)
     return found
@@ -129,10 +131,10 @@ def main(argv: list[str] | None = None) -> None:
         root = arguments.root or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         rows = store_pool(root / "pool.arrow", 100 if arguments.quick else TOKENS)
-        house = House(root, root / "pool.arrow", 2 if arguments.quick else 4)
-        with closing(house):
-            found = measured(house, sizes, seconds)
-            faults = what_breaks(house, rows, max(sizes), silent=not arguments.quick)
+        cluster = Cluster(root, root / "pool.arrow", 2 if arguments.quick else 4)
+        with closing(cluster):
+            found = measured(cluster, sizes, seconds)
+            faults = what_breaks(cluster, rows, max(sizes), silent=not arguments.quick)
     versions = {name: metadata.version(name) for name in ("rft-data", "pylance", "pyarrow")}
     finish(bars(found, faults), versions, {**{str(n): f for n, f in found.items()}, **faults})
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.cluster.house import House, Hub, Process, lost
 from benchmarks.cluster.link import Link
+from benchmarks.cluster.processes import Cluster, Hub, Process, lost
 from benchmarks.rows import GROUP
 
 _SILENT_CUT_S = 25.0
@@ -23,14 +23,14 @@ _FEW = 3
 class Crowd:
     """Explorers on every node that append as fast as the hub takes it, until they are told to end."""
 
-    def __init__(self, house: House, address: str, explorers: int, prefix: str) -> None:
+    def __init__(self, cluster: Cluster, address: str, explorers: int, prefix: str) -> None:
         """`prefix`: of their names."""
-        self._house, self._stop = house, house.root / f"{prefix}.stop"
-        count = max(explorers, len(house.nodes))
+        self._cluster, self._stop = cluster, cluster.root / f"{prefix}.stop"
+        count = max(explorers, len(cluster.nodes))
         names = [f"{prefix}e{number}" for number in range(count)]
-        self.by_node = [names[place :: len(house.nodes)] for place in range(len(house.nodes))]
+        self.by_node = [names[place :: len(cluster.nodes)] for place in range(len(cluster.nodes))]
         self._address = address
-        for node, mine in zip(house.nodes, self.by_node, strict=True):
+        for node, mine in zip(cluster.nodes, self.by_node, strict=True):
             self.start(node, mine)
 
     def start(self, node: Process, names: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ class Crowd:
     @property
     def acknowledged(self) -> set[str]:
         """Groups that were answered."""
-        return self._house.acknowledged([name for names in self.by_node for name in names])
+        return self._cluster.acknowledged([name for names in self.by_node for name in names])
 
     def go_on(self) -> None:
         """Wait until some more groups are acknowledged."""
@@ -52,20 +52,20 @@ class Crowd:
     def end(self) -> None:
         """Wait for all that is under way."""
         Path(self._stop).touch()
-        for node in self._house.nodes:
+        for node in self._cluster.nodes:
             node.answer()
 
 
-def what_breaks(house: House, rows: pa.Table, explorers: int, *, silent: bool) -> dict[str, Any]:
+def what_breaks(cluster: Cluster, rows: pa.Table, explorers: int, *, silent: bool) -> dict[str, Any]:
     """All faults on one hub: a search of the link, a cut link, killed nodes.
 
     Args: rows: what is replayed. silent: also cut the link without ending connections, for 25 s.
     """
-    needles = [*_needles(rows), house.secret.encode()]
-    found = _heard(house, needles)
-    with house.hub("faults") as hub, Link(hub.port, needles) as link:
-        cut = _cut(house, hub, link, explorers, silent=silent)
-        killed = _killed(house, hub, explorers)
+    needles = [*_needles(rows), cluster.secret.encode()]
+    found = _heard(cluster, needles)
+    with cluster.hub("faults") as hub, Link(hub.port, needles) as link:
+        cut = _cut(cluster, hub, link, explorers, silent=silent)
+        killed = _killed(cluster, hub, explorers)
         found |= {"bytes_in_clear": link.seen, "bytes_under_tls": link.passed}
     for name, groups in (("link_cut", cut), ("node_kill", killed)):
         found[f"{name}_lost"] = lost(hub.folder, groups, GROUP)
@@ -73,10 +73,10 @@ def what_breaks(house: House, rows: pa.Table, explorers: int, *, silent: bool) -
     return found
 
 
-def _heard(house: House, needles: Sequence[bytes]) -> dict[str, Any]:
+def _heard(cluster: Cluster, needles: Sequence[bytes]) -> dict[str, Any]:
     """The same search where nothing is encrypted. Raises: RuntimeError if it finds nothing."""
-    with house.hub("heard", "127.0.0.1") as hub, Link(hub.port, needles) as link:
-        crowd = Crowd(house, hub.through(link.port), 1, "heard")
+    with cluster.hub("heard", "127.0.0.1") as hub, Link(hub.port, needles) as link:
+        crowd = Crowd(cluster, hub.through(link.port), 1, "heard")
         crowd.go_on()
         crowd.end()
         if not link.seen:
@@ -86,9 +86,9 @@ def _heard(house: House, needles: Sequence[bytes]) -> dict[str, Any]:
     return {"bytes_in_clear_without_tls": link.seen}
 
 
-def _cut(house: House, hub: Hub, link: Link, explorers: int, *, silent: bool) -> set[str]:
+def _cut(cluster: Cluster, hub: Hub, link: Link, explorers: int, *, silent: bool) -> set[str]:
     """Cut the link amid appends; the groups that were acknowledged."""
-    crowd = Crowd(house, hub.through(link.port), explorers, "cut")
+    crowd = Crowd(cluster, hub.through(link.port), explorers, "cut")
     for refuses, cut_s in ((True, _REFUSING_CUT_S), (False, _SILENT_CUT_S))[: 1 + silent]:
         crowd.go_on()
         link.cut(refuses=refuses)
@@ -99,16 +99,16 @@ def _cut(house: House, hub: Hub, link: Link, explorers: int, *, silent: bool) ->
     return crowd.acknowledged
 
 
-def _killed(house: House, hub: Hub, explorers: int) -> set[str]:
+def _killed(cluster: Cluster, hub: Hub, explorers: int) -> set[str]:
     """SIGKILL half of the nodes amid appends; others go on, new ones begin. The groups acknowledged."""
-    crowd = Crowd(house, hub.address, explorers, "kill")
+    crowd = Crowd(cluster, hub.address, explorers, "kill")
     crowd.go_on()
-    half = len(house.nodes) // 2
-    for node in house.nodes[:half]:
+    half = len(cluster.nodes) // 2
+    for node in cluster.nodes[:half]:
         node.kill()
-    house.nodes[:half] = [house.node() for _ in range(half)]
+    cluster.nodes[:half] = [cluster.node() for _ in range(half)]
     crowd.by_node.append([f"again{number}" for number in range(half)])
-    for node, name in zip(house.nodes[:half], crowd.by_node[-1], strict=True):
+    for node, name in zip(cluster.nodes[:half], crowd.by_node[-1], strict=True):
         crowd.start(node, [name])
     crowd.go_on()
     crowd.end()

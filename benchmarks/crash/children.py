@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.crash.house import FAULT_EXIT, live, own
 from benchmarks.crash.mutations import MUTATIONS
 from benchmarks.crash.orders import Orders
+from benchmarks.crash.run_start import FAULT_EXIT, live, own
 from rft_data.buffer import maintenance
 from rft_data.core import failpoints
 

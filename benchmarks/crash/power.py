@@ -1,7 +1,7 @@
 """The power goes, again and again: one life is recorded, and the disk is rebuilt as a power cut may leave it.
 
-The life is a run of `house.py` under `durability: power`. At each cut, what no fsync had forced down is lost
-as `disk.cuts` says; the outside ledger, which says what had been acknowledged by then, is kept.
+The life is a run of `run_start.py` under `durability: power`. At each cut, what no fsync had forced down is
+lost, as `disk.cuts` says; the outside ledger, which says what had been acknowledged by then, is kept.
 """
 
 from __future__ import annotations

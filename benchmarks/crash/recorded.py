@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.crash.children import COMPACT_EVERY
-from benchmarks.crash.house import live
 from benchmarks.crash.orders import Orders
+from benchmarks.crash.run_start import live
 from rft_data.buffer import maintenance
 
 KEEP_VERSIONS_S = 2.0

@@ -1,6 +1,7 @@
-"""The trajectories of a server that are open, as a file: what was open when the process was killed is known.
+"""A file that notes which trajectories of a server are open, so that they are known after a kill.
 
-One line for each opening and one for each end. An opening is on the disk before its client hears of it.
+It has one line for each opening and one for each end. An opening is on the disk before its client gets an
+answer.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from rft_data.core.files import fsync, make_folder, write_text
 
 
 class Journal:
-    """Safe to use from several threads."""
+    """The file, and the trajectories that are open now. Safe to use from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier process left open, in `left`."""
+        """Read the file: `left` is what an earlier process left open."""
         make_folder(path.parent)
         self._path = path
         self._lock = threading.Lock()
@@ -28,12 +29,12 @@ class Journal:
         """The trajectories that were open when the last process ended, by id: what was said of them."""
 
     def settle(self) -> None:
-        """What was left open is dealt with: begin an empty file."""
+        """Forget what was left open, after the caller has stored it: begin an empty file."""
         self.left = {}
         self._write_all()
 
     def opened(self, name: str, about: Mapping[str, object]) -> None:
-        """A trajectory is open; on the disk when this returns."""
+        """Note that a trajectory is open; the note is on the disk when this returns."""
         with self._lock:
             self._open[name] = about
             self._append({"open": name, **about})
@@ -44,7 +45,7 @@ class Journal:
             os.close(descriptor)
 
     def ended(self, name: str) -> None:
-        """A trajectory is stored, or dealt with in another way; lost in a kill, it is found in the buffer."""
+        """Note that a trajectory has ended. If a kill loses this note, the buffer still shows its rows."""
         with self._lock:
             self._open.pop(name, None)
             self._append({"end": name})
@@ -57,7 +58,7 @@ class Journal:
             file.write(json.dumps(line) + "\n")
 
     def _write_all(self) -> None:
-        """Begin the file anew with what is open; under the lock no other line comes between."""
+        """Write the file again with what is open now; the lock keeps other lines from being lost."""
         with self._lock:
             lines = [json.dumps({"open": name, **about}) for name, about in self._open.items()]
             write_text(self._path, "".join(f"{line}\n" for line in lines))
@@ -71,7 +72,7 @@ def _left(path: Path) -> dict[str, dict[str, object]]:
         try:
             row = json.loads(line) if line else {}
         except ValueError as err:
-            if number == len(lines):  # cut off by a kill: nobody was told of it
+            if number == len(lines):  # cut off by a kill, before its client got an answer
                 continue
             raise IntegrityError(f"{path}:{number} is damaged ({err}); remove the file to go on.") from err
         if "open" in row:

@@ -1,4 +1,4 @@
-"""Stores the trajectories of a server: rows, those that ended badly, and rewards that come later."""
+"""Stores the trajectories of a server: their rows, the ends without rows, and rewards that come later."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TrajectoryStore:
         self._run_id = run_id
         self._threads = ThreadPoolExecutor(_THREADS, "serve-store")
         self._next = self._first_ordinal()
-        self.lost = [name for name in journal.left if not self._rows_of(name)]
+        self.lost = [name for name in journal.left if not self._trajectory_rows(name)]
         for name in self.lost:
             about = journal.left[name]
             reward = about.get("reward")
@@ -135,7 +135,7 @@ class TrajectoryStore:
 
     async def find(self, name: str) -> Stored | None:
         """What is stored of a trajectory that is closed; None: nothing."""
-        rows = await self._in_thread(partial(self._rows_of, name))
+        rows = await self._in_thread(partial(self._trajectory_rows, name))
         ids = tuple(str(row["experience_id"]) for row in rows)
         return Stored(ids, reward=rows[-1]["reward"]) if rows else None
 
@@ -189,7 +189,7 @@ class TrajectoryStore:
         }
         self._buffer.add_rows("groups", [row])
 
-    def _rows_of(self, name: str) -> list[dict[str, Any]]:
+    def _trajectory_rows(self, name: str) -> list[dict[str, Any]]:
         columns = ["experience_id", "turn", "reward"]
         found = self._buffer.read("experiences", columns, Compare("group_id", "eq", name))
         return sorted(found.to_pylist(), key=lambda row: int(row["turn"]))

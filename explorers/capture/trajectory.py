@@ -1,4 +1,4 @@
-"""The turns of one trajectory, as the engine saw and sampled them, whoever asked for them in what form."""
+"""The turns of one trajectory, as the engine saw and sampled them, whichever route they came by."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """OpenAI's chat and completion routes over one rollout's model, as an ASGI application, on any engine.
 
-An answer that is asked for as a stream comes in one piece, when it is whole.
+A client that asks for a stream gets the whole answer in one piece, at its end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LookApp:
     """Answers the requests of one rollout. See `RolloutApp`; requests may call the model anything."""
 
     def __init__(self, look: OpenAILook) -> None:
-        """Made in the rollout's own asyncio task: what is sampled is metered as its."""
+        """Create it in the rollout's own asyncio task, to which the metering of tokens belongs."""
         self._look = look
         self._context = copy_context()
         self._answering: set[asyncio.Task[object]] = set()
@@ -80,7 +80,7 @@ class LookApp:
 
     @property
     def error(self) -> Exception | None:
-        """Why a call failed, which a program may have swallowed."""
+        """The error of a failed call. The program may have caught it and gone on."""
         return self._look.error
 
     def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:
@@ -88,7 +88,7 @@ class LookApp:
         return self._look.model.rows(task, ctx)
 
     async def close(self) -> None:
-        """Give up what is being sampled, so that the rollout's turns change no more."""
+        """Cancel what is being sampled: the turns of the rollout do not change afterwards."""
         self._closed = True
         for one in self._answering:
             one.cancel()
@@ -113,7 +113,7 @@ class LookApp:
             await refuse(send, 400, str(err))
         except RftError as err:
             await refuse(send, 503, str(err))
-        except Exception as err:  # noqa: BLE001 - of the API's own errors, and of a fault of the engine
+        except Exception as err:  # noqa: BLE001 - an error of the API, or a fault of the engine
             code = getattr(err, "status_code", 500)
             await refuse(send, code, str(err), "context_length_exceeded" if code == 400 else None)
         else:
@@ -126,7 +126,7 @@ class LookApp:
                 await answer(send, 200, whole)
 
     async def _unless_gone(self, asked: Coroutine[object, None, T], receive: Receive) -> T | None:
-        """What is sampled; None when the client goes first. Raises: what sampling raises."""
+        """What is sampled; None if the client disconnects before. Raises: what sampling raises."""
         sampling = asyncio.get_running_loop().create_task(asked, context=self._context.copy())
         self._answering.add(sampling)
         gone = asyncio.ensure_future(receive())
@@ -156,7 +156,7 @@ async def refuse(send: Send, status: int, text: str, code: str | None = None) ->
 
 
 async def answer(send: Send, status: int, content: Mapping[str, object]) -> None:
-    """Answer with an object."""
+    """Send a JSON object."""
     raw = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

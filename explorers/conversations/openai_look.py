@@ -1,7 +1,7 @@
 """A rollout's model that looks like `openai.AsyncOpenAI`, for programs that ask one.
 
-All that they sample is recorded, with its exact tokens. There are calls of a chat and of a completion: no
-streams, and nothing that would sample from another distribution than the rows say.
+All that they sample is recorded with its exact tokens. There are chat calls and completion calls, without
+streams. Arguments that would sample from another distribution than the rows say are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An OpenAI server whose model is that of one rollout: what a program of the rollout speaks to."""
+"""The protocol of an OpenAI server for one rollout: its program speaks to it, and its model answers."""
 
 from __future__ import annotations
 

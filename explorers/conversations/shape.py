@@ -1,7 +1,7 @@
-"""Whether a template goes on as it began: a conversation without its texts, rendered with marks for them.
+"""Whether a chat template renders history as it rendered it when it was new.
 
-What a template does to a turn that has become history depends on roles, thinking and calls, not on the words.
-So the question is asked of a synthetic conversation of the same shape, and asked once for each shape.
+What a template does to earlier turns depends on roles, thinking and calls, not on the words. So this is tried
+with a synthetic conversation of the same shape (marks in place of texts), once for each shape.
 """
 
 from __future__ import annotations

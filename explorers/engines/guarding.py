@@ -1,4 +1,4 @@
-"""Ends the processes of a served engine with the one that owns it: vLLM's own go on when that is killed."""
+"""Ends the processes of a served engine when their owner dies. vLLM alone would let them run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images on their way to an engine: many engines take none, and are called as before there were any."""
+"""Hands the images of a request to its engine; an engine that takes no images is called without them."""
 
 from __future__ import annotations
 

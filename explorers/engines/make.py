@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from explorers.engines.parallel import parallel_of
+from explorers.engines.parallel import parallel_sizes
 from explorers.engines.resting import Rest
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import load, lookup
@@ -55,7 +55,7 @@ def make_engine(settings: Mapping[str, object], model: str, *, texts: bool = Fal
 
 def can_be_served(settings: Mapping[str, object], model: Path) -> None:
     """Check that vLLM's own server can be put over an engine. Raises: RecipeError where it cannot."""
-    spread = parallel_of(_options(settings))
+    spread = parallel_sizes(_options(settings))
     if settings["use"] != "vllm":
         why = f"explorer.engine.use is '{settings['use']}', and it needs 'vllm'"
     elif spread.served:
@@ -100,7 +100,7 @@ def _options(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 def _kind(settings: Mapping[str, object]) -> Callable[..., LiveEngine]:
     name = str(settings["use"])
-    if name == "vllm" and parallel_of(_options(settings)).served:
+    if name == "vllm" and parallel_sizes(_options(settings)).served:
         served: Callable[..., LiveEngine] = load(_SERVED, "engine")
         return served
     kind: Callable[..., LiveEngine] = load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")

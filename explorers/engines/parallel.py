@@ -1,4 +1,4 @@
-"""Over how many devices an engine of vLLM spreads: read from its options, without vLLM."""
+"""How many devices a vLLM engine uses, read from its options without importing vLLM."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Parallel:
         return f"{sizes or 'one device'}{', experts divided' if self.experts else ''}"
 
 
-def parallel_of(options: Mapping[str, object]) -> Parallel:
+def parallel_sizes(options: Mapping[str, object]) -> Parallel:
     """What the options of an engine ask for.
 
     Raises: RecipeError for a size that is no whole number from 1.

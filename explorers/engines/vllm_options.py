@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from explorers.engines.parallel import parallel_of, unfit
+from explorers.engines.parallel import parallel_sizes, unfit
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.model_folder import takes_images
@@ -93,7 +93,7 @@ def served_config(
 
     Raises: RecipeError as `engine_arguments`, and for sizes by which the model cannot be divided.
     """
-    parallel = parallel_of(options)
+    parallel = parallel_sizes(options)
     for name, why in unfit(model_path, parallel):
         raise RecipeError(f"explorer.engine.options.{name} is {options[name]!r}: {why}.")
     arguments = engine_arguments(model_path, seed, max_model_len, options)
@@ -155,10 +155,10 @@ def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, 
 def give_tokenizer(llm: LLMEngine, model_path: Path) -> None:
     """Give a running `LLMEngine` what it finds stop strings with; it is started without a tokenizer."""
     if llm.output_processor.tokenizer is None:
-        llm.output_processor.tokenizer = tokenizer_of(model_path)
+        llm.output_processor.tokenizer = stop_tokenizer(model_path)
 
 
-def tokenizer_of(model_path: Path) -> PreTrainedTokenizerBase:
+def stop_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
     """What stop strings are found with."""
     transformers = need("transformers", "train", "stop strings")
     return transformers.AutoTokenizer.from_pretrained(model_path)

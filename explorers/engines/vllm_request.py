@@ -39,7 +39,7 @@ class Flight:
     """Payload ids of the images that it shows."""
     request_id: str = ""
     on_output: OnOutput | None = None
-    """Gets every output of a request that is streamed, and of any the last one; None: nobody but `future`."""
+    """Gets every output of a streamed request, and the last one of any; None: only `future` gets it."""
 
     def answer(self, output: RequestOutput) -> None:
         """Pass an output of vLLM on."""

@@ -31,13 +31,13 @@ from explorers.engines.vllm_options import (
     needed_options,
     request_parameters,
     served_config,
-    tokenizer_of,
+    stop_tokenizer,
 )
 from explorers.engines.vllm_process import ONE_AT_A_TIME
 from explorers.engines.vllm_request import Flight, Flights, asked, prompt_logprobs
 from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
-from explorers.transports import transport_of
+from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError, ParityError
 from rft_data.core.lookup import need
@@ -73,7 +73,7 @@ class ServedVllmEngine(VllmServing):
         """
         mode = checked_mode(swap)
         self._images = VllmImages(model_path, mode)
-        way = transport_of(transport)
+        way = recipe_transport(transport)
         check_readable(str((transport or {}).get("use", "directory")))
         with ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
@@ -100,7 +100,7 @@ class ServedVllmEngine(VllmServing):
             that cannot be shown, EngineError when vLLM fails.
         """
         if sampling.stop and self._front is not None:
-            self._front.give_tokenizer(partial(tokenizer_of, self.model_path))
+            self._front.give_tokenizer(partial(stop_tokenizer, self.model_path))
         version = await self._swap.admitted()
         self.rest.check_awake()
         check_room(prompt_ids, self._max_model_len)

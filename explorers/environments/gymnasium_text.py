@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
+from explorers.environments.text_environment import (
+    WHOLE,
+    Shown,
+    compiled,
+    last_match,
+    task_seed,
+    words_pattern,
+)
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError
 from rft_data.core.json_types import Json
@@ -50,7 +57,7 @@ class GymnasiumText:
     def reset(self, task: Task) -> Shown:
         """Begin anew for a task, with its seed and `metadata["options"]`."""
         options = deepcopy(task.metadata.get("options"))
-        observation, _ = self._env.reset(seed=seed_of(task), options=options)
+        observation, _ = self._env.reset(seed=task_seed(task), options=options)
         return self._shown(observation)
 
     def action(self, reply: str) -> object:
@@ -87,7 +94,7 @@ class GymnasiumText:
 
     def _rule(self) -> str:
         if self._actions:
-            return any_of(self._actions)
+            return words_pattern(self._actions)
         return _INTEGER if self._kind == "Discrete" else WHOLE
 
     def _read(self, text: str) -> object:

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard, get_args, get_origin
 
-from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
+from explorers.environments.text_environment import (
+    WHOLE,
+    Shown,
+    compiled,
+    last_match,
+    task_seed,
+    words_pattern,
+)
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
@@ -75,7 +82,7 @@ class OpenEnvText:
         """Begin anew for a task, with its seed and `metadata["options"]` as further arguments."""
         options = task.metadata.get("options") or {}
         with as_connection():
-            return _shown(self._client.reset(seed=seed_of(task), **options))
+            return _shown(self._client.reset(seed=task_seed(task), **options))
 
     def action(self, reply: str) -> object:
         """The action that a reply means; None when it means none that the client takes."""
@@ -107,7 +114,7 @@ class OpenEnvText:
 
     def _rule(self) -> str:
         if self._actions:
-            return any_of(self._actions)
+            return words_pattern(self._actions)
         return _NUMBERS.get(self._fields[self._only].annotation, WHOLE) if self._only else WHOLE
 
     def _made(self, given: Mapping[str, object]) -> object:

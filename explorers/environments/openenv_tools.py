@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from explorers.conversations.shape import Function, Parameters, ToolDefinition
 from explorers.environments.openenv_text import as_connection, observation_fields
-from explorers.environments.text_environment import seed_of
+from explorers.environments.text_environment import task_seed
 from explorers.environments.tools import InstanceFailed, RefusedCall, check_arguments
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
@@ -76,7 +76,7 @@ class OpenEnvTools:
 
     def reset_arguments(self, task: Task) -> dict[str, object]:
         """The task's seed, and `metadata["options"]` as further arguments."""
-        return {"seed": seed_of(task), **(task.metadata.get("options") or {})}
+        return {"seed": task_seed(task), **(task.metadata.get("options") or {})}
 
     def problem(self, tool: str, arguments: Mapping[str, object]) -> None:
         """The server itself says why a call cannot be made."""

@@ -190,7 +190,7 @@ class EnvironmentPool(Generic[E]):
         try:
             await within(_CLOSE_S, asyncio.shield(asyncio.wrap_future(self._end(lent))), "close")
             if _closes_async(lent):
-                await within(_CLOSE_S, _close_of(lent)(), "close")
+                await within(_CLOSE_S, _closer(lent)(), "close")
                 self._count(-1)
         except Exception as err:  # noqa: BLE001 - environments are user code
             self._leaked(err)
@@ -203,7 +203,7 @@ class EnvironmentPool(Generic[E]):
         def last() -> None:
             if lent.made is None or (close is None and _closes_async(lent)):
                 return
-            (close or _close_of(lent))()
+            (close or _closer(lent))()
             self._count(-1)
 
         ending = lent.thread.start(last)
@@ -220,18 +220,18 @@ class EnvironmentPool(Generic[E]):
             )
 
 
-def _close_of(lent: Lent[E]) -> Callable[[], Any]:
+def _closer(lent: Lent[E]) -> Callable[[], Any]:
     close: Callable[[], Any] = getattr(lent.made, "close", _nothing)
     return close
 
 
 def _closes_async(lent: Lent[E]) -> bool:
-    return inspect.iscoroutinefunction(_close_of(lent))
+    return inspect.iscoroutinefunction(_closer(lent))
 
 
 def _run_close(lent: Lent[E]) -> None:
     """Close what closes with a coroutine, without the caller's event loop."""
-    asyncio.run(_close_of(lent)())
+    asyncio.run(_closer(lent)())
 
 
 def _nothing() -> None:

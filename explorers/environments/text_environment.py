@@ -51,7 +51,7 @@ class TextEnvironment(Protocol):
         ...
 
 
-def seed_of(task: Task) -> int:
+def task_seed(task: Task) -> int:
     """`metadata["seed"]`, else one made from the task's id: a group begins in one state."""
     given: int = task.metadata.get("seed", int(task.task_id[:8], 16))
     return given
@@ -76,7 +76,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
         raise RecipeError(f"the pattern {pattern!r} of an environment's actions is wrong: {err}.") from err
 
 
-def any_of(words: Iterable[str]) -> str:
+def words_pattern(words: Iterable[str]) -> str:
     """The pattern of one of the words, standing alone."""
     listed = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     return rf"(?<!\w)(?:{listed})(?!\w)"

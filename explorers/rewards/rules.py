@@ -1,4 +1,4 @@
-"""Rewards of one finished completion by rules: exact answers, a format, math-verify; and the one for later.
+"""Rewards of one finished completion by rules: exact answer, format, math-verify; and the one for later.
 
 A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. A class
 with `trusted` may run in the explorer's own process; `scoring.py` decides where a reward runs.

@@ -1,7 +1,7 @@
 """Finds a kind of sandbox that holds on this machine, by running a harmless program that tries to get out.
 
-The program says what it could do; a sandbox is taken only if that is nothing. So nothing hostile runs before
-the limits that hold it are proved.
+The program reports everything that it could do. A sandbox is taken only if that is nothing, so the limits are
+proved before a hostile program runs.
 """
 
 from __future__ import annotations

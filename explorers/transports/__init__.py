@@ -21,7 +21,7 @@ TRANSPORTS: Mapping[str, str] = {
 }
 
 
-def transport_of(settings: Mapping[str, object] | None) -> Transport:
+def recipe_transport(settings: Mapping[str, object] | None) -> Transport:
     """The transport of a recipe: `use` and its arguments; None: the published directory."""
     arguments = dict(settings or {})
     return make_transport(str(arguments.pop("use", "directory")), **arguments)

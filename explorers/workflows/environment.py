@@ -1,4 +1,4 @@
-"""A world as an environment: it shows a text, the model's reply is an action, and so on."""
+"""A world as an environment: it shows a text, the model replies with an action, and so on until the end."""
 
 from __future__ import annotations
 

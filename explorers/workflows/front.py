@@ -1,6 +1,7 @@
-"""One address before the explorers of an A/B test: a trajectory is opened at one of its arm, and stays there.
+"""One address in front of the explorers of an A/B test.
 
-It keeps nothing: the id of a trajectory says where it is, so that a restart of the run changes no arm.
+A trajectory is opened at an explorer of its arm and stays there. The front keeps no state: the id of a
+trajectory says where it is, so that a restart of the run changes no arm.
 """
 
 from __future__ import annotations

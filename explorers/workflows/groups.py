@@ -64,10 +64,10 @@ class GroupPlayer:
             self._forget(task, ticket.group_id)
             kept = {row.member for row in group.experiences} if group is not None else None
             for one, member in members.items():
-                fate = _fate(one, member, kept)
-                if fate is None and group is not None and group.outcome == GroupOutcome.FAILED:
-                    fate = BurnCause.GROUP_FAILED
-                self._meter.ledger.close(costs[member], fate, compared=group is not None)
+                cause = _burn_cause(one, member, kept)
+                if cause is None and group is not None and group.outcome == GroupOutcome.FAILED:
+                    cause = BurnCause.GROUP_FAILED
+                self._meter.ledger.close(costs[member], cause, compared=group is not None)
 
     async def _arrivals(self, members: Mapping[Member, int]) -> tuple[dict[int, list[Experience]], list[str]]:
         """The rows of the members that are kept, in order, and the errors of those that failed."""
@@ -183,16 +183,16 @@ class GroupPlayer:
 
     async def _evaluated(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
         cost = Cost()
-        fate: BurnCause | None = BurnCause.CANCELLED
+        cause: BurnCause | None = BurnCause.CANCELLED
         try:
             outcome = await self._counted(task, ctx, cost)
-            fate = _failure(outcome) if isinstance(outcome, Exception) else None
+            cause = _failure(outcome) if isinstance(outcome, Exception) else None
             return outcome
         except RftError:
-            fate = BurnCause.FAILED
+            cause = BurnCause.FAILED
             raise
         finally:
-            self._meter.ledger.close(cost, fate, compared=False)
+            self._meter.ledger.close(cost, cause, compared=False)
 
     def _context(self, group_id: str, member: int, source: RowSource, sampling: Sampling) -> RolloutContext:
         return RolloutContext(
@@ -211,7 +211,7 @@ def _timed(rows: list[Experience], clock: RolloutClock) -> list[Experience]:
     return [*rows[:-1], replace(last, metadata={**last.metadata, ROLLOUT_SECONDS: clock.take()})]
 
 
-def _fate(one: Member, member: int, kept: Collection[int] | None) -> BurnCause | None:
+def _burn_cause(one: Member, member: int, kept: Collection[int] | None) -> BurnCause | None:
     """Why a rollout was for nothing; None where it is in its group. `kept`: None when there is no group."""
     if not one.done() or one.cancelled():
         return BurnCause.CANCELLED

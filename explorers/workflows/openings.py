@@ -1,6 +1,6 @@
-"""Which clients of a served run belong into one group: those whose trajectories begin with the same request.
+"""Puts clients of a served run into groups: those whose trajectories begin with the same request.
 
-A client that has opened a trajectory has said nothing yet, so its rollout is found with its first request.
+Which group a client belongs to is known only from its first request, not when it opens its trajectory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What workflows share whose rollouts have an environment each."""
+"""Shared by the workflows that give each rollout an environment of its own."""
 
 from __future__ import annotations
 

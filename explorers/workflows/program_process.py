@@ -1,6 +1,6 @@
 """A program of the user's in a child process: its own environment, folder, deadline and process group.
 
-It is the user's own code, so it is not sandboxed; what a model wrote belongs into `explorers/sandbox`.
+It is the user's own code, so it is not sandboxed; programs that a model wrote run in `explorers/sandbox`.
 """
 
 from __future__ import annotations

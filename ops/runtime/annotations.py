@@ -78,7 +78,7 @@ def annotation_rows(
         rewarded: all rows with ROW and their rewards, those that were lost as they were then.
     """
     rows = experiences.num_rows
-    fates, lost = _fates(rows, reports)
+    fates, lost = _verdict_columns(rows, reports)
     columns = {
         "seq": experiences["seq"],
         "experience_id": experiences["experience_id"],
@@ -92,12 +92,14 @@ def annotation_rows(
     return pa.table({**columns, **own}, schema=schema.ANNOTATIONS)
 
 
-def _fates(rows: int, reports: Sequence[OperatorReport]) -> tuple[dict[str, pa.Array], Bools]:
+def _verdict_columns(rows: int, reports: Sequence[OperatorReport]) -> tuple[dict[str, pa.Array], Bools]:
     """The columns `verdict`, `dropped_by` and `reason`, and which rows were lost.
 
     A text that rows share is made once.
     """
-    lost = [(report.name, fate, texts) for report in reports for fate, texts in report.lost.items() if texts]
+    lost = [
+        (report.name, verdict, texts) for report in reports for verdict, texts in report.lost.items() if texts
+    ]
     end, why = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
     reasons = {"": 0}
     for number, (_, _, texts) in enumerate(lost, 1):
@@ -105,7 +107,7 @@ def _fates(rows: int, reports: Sequence[OperatorReport]) -> tuple[dict[str, pa.A
         end[places] = number
         why[places] = [reasons.setdefault(text, len(reasons)) for text in texts.values()]
     columns = {
-        "verdict": _texts_at([Verdict.KEPT, *(fate for _, fate, _ in lost)], end),
+        "verdict": _texts_at([Verdict.KEPT, *(verdict for _, verdict, _ in lost)], end),
         "dropped_by": _texts_at(["", *(name for name, _, _ in lost)], end),
         "reason": _texts_at(list(reasons), why),
     }

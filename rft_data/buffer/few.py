@@ -45,7 +45,7 @@ def few_rows(
     return head._take_rows(found.column("_rowid").to_pylist(), columns=list(columns))
 
 
-def numbers_of(where: Filter) -> list[int] | None:
+def named_numbers(where: Filter) -> list[int] | None:
     """The row numbers of which a filter asks for nothing else, ascending; None where it asks for more."""
     if isinstance(where, Compare) and where.column == "seq" and where.op == "eq":
         values: tuple[object, ...] = (where.value,)

@@ -38,7 +38,7 @@ class Part:
         return found
 
 
-def parts_of(location: str, table: str, version: Any) -> Iterator[Part]:
+def table_parts(location: str, table: str, version: Any) -> Iterator[Part]:
     """The parts of a version of a table, as a Lance dataset, in the order they were written."""
     for fragment in version.get_fragments():
         files = [file.path for file in fragment.metadata.files]

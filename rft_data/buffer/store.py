@@ -21,10 +21,10 @@ import pyarrow as pa
 from rft_data.buffer.creation import FORMAT, create, half_made
 from rft_data.buffer.durability import Barrier, Durability
 from rft_data.buffer.faults import damage_named, overtaken, some_columns, storage_errors, stored_beside
-from rft_data.buffer.few import few_rows, names_few, numbered_rows, numbers_of
+from rft_data.buffer.few import few_rows, named_numbers, names_few, numbered_rows
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
-from rft_data.buffer.parts import Part, parts_of
+from rft_data.buffer.parts import Part, table_parts
 from rft_data.buffer.row_order import check_order
 from rft_data.buffer.takeover import take_over
 from rft_data.buffer.zones import NUMBERED, Zones
@@ -287,7 +287,7 @@ class Store:
 
     def _few(self, name: str, names: list[str], where: Filter) -> pa.Table:
         head, chosen = self._newest(name), to_sql(where, TABLES[name][0])
-        numbers = numbers_of(where) if name == "experiences" else None
+        numbers = named_numbers(where) if name == "experiences" else None
         if numbers and (rows := numbered_rows(head, names, numbers)) is not None:
             return rows
         return few_rows(head, names, chosen, self._holding(name, head, where))
@@ -346,7 +346,7 @@ class Store:
         """The parts of the newest version of a table, oldest first; none when it does not exist yet."""
         with damage_named(self.location, name):
             if self._made(name):
-                yield from parts_of(self.location, name, self._newest(name))
+                yield from table_parts(self.location, name, self._newest(name))
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows written, oldest first; by offset, which needs no index."""

@@ -105,7 +105,7 @@ def readmitted_text(found: Readmitted) -> str:
     """What was readmitted, and what to do with it."""
     lines = [
         f"run '{shown(found.run_id)}': {found.rejected} groups to judge",
-        f"  admitted now          {found.admitted:>9}  ({found.rows} rows) as run '{shown(found.book)}'",
+        f"  admitted now          {found.admitted:>9}  ({found.rows} rows) as run '{shown(found.new_run)}'",
         f"  admitted before       {found.already:>9}",
         f"  elsewhere             {found.elsewhere:>9}  (under another run id, or leased)",
         f"  set aside             {found.set_aside:>9}",
@@ -118,6 +118,6 @@ def readmitted_text(found: Readmitted) -> str:
     if found.admitted + found.already:
         lines.append(
             "train on them with a recipe of mode: train, the same experience_ops and "
-            f"explored_by: {shown(found.book)}"
+            f"explored_by: {shown(found.new_run)}"
         )
     return "\n".join(lines)

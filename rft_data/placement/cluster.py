@@ -21,7 +21,7 @@ def role_resources(spec: RoleSpec) -> dict[str, float]:
     return {name: amount for name, amount in (("CPU", spec.cpus), ("GPU", spec.gpus)) if amount > 0}
 
 
-def places_of(spec: RoleSpec) -> list[RoleSpec]:
+def role_places(spec: RoleSpec) -> list[RoleSpec]:
     """The role, and one like it for each place beside it."""
     others = [replace(spec, name=beside(spec.name, n), beside=0) for n in range(1, spec.beside + 1)]
     return [spec, *others]

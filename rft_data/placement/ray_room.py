@@ -17,7 +17,7 @@ from rft_data.core.errors import RecipeError, StalledError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.calls import Patience
-from rft_data.placement.cluster import beside, lacking, never_fits, places_of, role_resources
+from rft_data.placement.cluster import beside, lacking, never_fits, role_places, role_resources
 from rft_data.placement.ray_handles import PlacementGroup, ray_module
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class RayRoom:
             if it is still too small after `Patience.nodes_s`, or others hold its resources for
             `Patience.place_s`.
         """
-        specs = [place for spec in specs for place in places_of(spec)]
+        specs = [place for spec in specs for place in role_places(spec)]
         reason = never_fits(specs, _nodes())
         if reason and not self._patience.nodes_s:
             raise RecipeError(reason)

@@ -14,7 +14,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.filters import And, Compare
 from rft_data.core.rows import TaskKey
 from rft_data.core.words import LeaseEvent, LeaseState
-from rft_data.reading.lineage import versions_of
+from rft_data.reading.lineage import run_versions
 from rft_data.reading.lineage_parts import Lineage, Use, Weights
 
 
@@ -72,7 +72,7 @@ def _spread(buffer: Buffer, run_id: str, uses: Sequence[Use]) -> Spread:
     own = And((Compare("run_id", "eq", run_id), Compare("checkpoint_step", "ge", min(held))))
     found = set(buffer.read("consumed", ["checkpoint_step"], own).column(0).to_pylist())
     first = min(use.step for use in uses if use.checkpoint_step is not None)
-    weights = [one for one in versions_of(buffer, run_id) if one.step > first]
+    weights = [one for one in run_versions(buffer, run_id) if one.step > first]
     return Spread(run_id, tuple(uses), tuple(sorted(found)), tuple(weights))
 
 

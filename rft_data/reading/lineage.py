@@ -43,13 +43,13 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
 
     Raises: RecipeError if there is no such experience; IntegrityError if its row is damaged.
     """
-    return lineage_of(buffer, stored_row(buffer, experience))
+    return row_lineage(buffer, stored_row(buffer, experience))
 
 
-def lineage_of(buffer: Buffer, stored: stored_rows.ExperienceRow) -> Lineage:
+def row_lineage(buffer: Buffer, stored: stored_rows.ExperienceRow) -> Lineage:
     """The lineage of the experience of a whole stored row."""
     row = _without_lists(stored)
-    versions = versions_of(buffer, row["run_id"])
+    versions = run_versions(buffer, row["run_id"])
     lowest, highest = row["version_min"], row["version_max"]
     sampled_by: list[Weights] = []
     if lowest is not None and highest is not None:
@@ -202,7 +202,7 @@ def _settled(buffer: Buffer, use: Use) -> Use:
     mine = Compare("lease_id", "eq", f"{use.run_id}/{use.consumer}/{use.step}")
     held = buffer.read("consumed", ["checkpoint_step"], mine).column(0).to_pylist()
     # step s is the (s + 1)-th optimizer step, so weights of step s + 1 are the first to contain it
-    after = [weights for weights in versions_of(buffer, use.run_id) if weights.step > use.step]
+    after = [weights for weights in run_versions(buffer, use.run_id) if weights.step > use.step]
     first = min(after, key=lambda weights: (not weights.path, weights.step, -weights.version), default=None)
     return Use(
         use.run_id,
@@ -218,7 +218,7 @@ def _settled(buffer: Buffer, use: Use) -> Use:
     )
 
 
-def versions_of(buffer: Buffer, run_id: str) -> list[Weights]:
+def run_versions(buffer: Buffer, run_id: str) -> list[Weights]:
     """Versions of a run, oldest first. Of several rows about one version the newest counts."""
     columns = ["run_id", "version", "step", "path"]
     rows = buffer.read("versions", columns, Compare("run_id", "eq", run_id)).to_pylist()

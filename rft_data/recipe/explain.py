@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from explorers.engines.parallel import parallel_of
+from explorers.engines.parallel import parallel_sizes
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.layers import read_layers
@@ -70,7 +70,7 @@ def _engines(recipe: Recipe) -> Iterator[str]:
     playing = with_explorers(recipe)
     if playing is None or playing.explorer.engine.use != "vllm":
         return
-    spread = parallel_of(playing.explorer.engine.options)
+    spread = parallel_sizes(playing.explorer.engine.options)
     if not spread.served:
         return
     place = recipe.placement.explorers if hasattr(recipe, "placement") else None

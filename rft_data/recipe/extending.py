@@ -24,7 +24,7 @@ class Length:
     number: int
 
 
-def length_of(tree: Mapping[str, Any]) -> Length | None:
+def run_length(tree: Mapping[str, Any]) -> Length | None:
     """The length of a saved recipe's run; None where it has none that could be more."""
     if tree.get("mode") == "explore":
         key, number = "groups", tree.get("groups")
@@ -43,7 +43,7 @@ def with_length(tree: Mapping[str, Any], length: Length) -> dict[str, Any]:
 
 def same_but_longer(began: Mapping[str, object], recipe: RunRecipe) -> Mapping[str, object]:
     """The recipe that a run began with, with the length of `recipe`, if that is more; else as it was."""
-    held, wanted = length_of(began), length_of(recipe.saved())
+    held, wanted = run_length(began), run_length(recipe.saved())
     if held is None or wanted is None or held.key != wanted.key or wanted.number <= held.number:
         return began
     return with_length(began, wanted)

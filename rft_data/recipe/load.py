@@ -18,7 +18,7 @@ from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import own_code_from
 from rft_data.core.scratch import on_store, working_folder
 from rft_data.core.version import __version__
-from rft_data.recipe.extending import Length, length_of, with_length
+from rft_data.recipe.extending import Length, run_length, with_length
 from rft_data.recipe.invalid import invalid
 from rft_data.recipe.layers import Written, read_layers
 from rft_data.recipe.located import located
@@ -149,7 +149,7 @@ def load_run(run_dir: Path, changes: Sequence[str] = (), *, of: str = "") -> Run
 
 def _longer(tree: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """Raises: RecipeError for a change of anything but the run's length, and for a shorter one."""
-    held = length_of(tree)
+    held = run_length(tree)
     for change in changes:
         key, _, value = change.partition("=")
         if key not in ("steps", "groups") or not value.isdecimal():

@@ -109,7 +109,7 @@ def vllm_options() -> Collection[str] | None:
     """Fields of the installed vLLM's EngineArgs; None without it, or where its file has no such class."""
     spec = find_spec("vllm")
     path = _folder(spec) / "engine" / "arg_utils.py" if spec is not None else None
-    return None if path is None or not path.is_file() else _fields_of(path, "EngineArgs")
+    return None if path is None or not path.is_file() else _annotated_fields(path, "EngineArgs")
 
 
 @cache
@@ -122,7 +122,7 @@ def _data_juicer_names() -> frozenset[str] | None:
 
 
 @cache
-def _fields_of(path: Path, name: str) -> frozenset[str] | None:
+def _annotated_fields(path: Path, name: str) -> frozenset[str] | None:
     """Names of the annotated fields of a class in a Python file."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name == name:

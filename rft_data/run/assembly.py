@@ -47,7 +47,7 @@ from rft_data.run.parts import (
     TrainParts,
 )
 from rft_data.run.programs import rewards_in_sandbox
-from rft_data.run.role_specs import explorer_specs, trainer_place, trainer_spec, way_of
+from rft_data.run.role_specs import explorer_specs, trainer_place, trainer_spec, weights_way
 from rft_data.run.roles import Roles
 from rft_data.run.served_front import ab_settings
 from rft_data.run.task_setup import read_tasks, task_curator
@@ -202,7 +202,7 @@ def _roles(
         trainer_threads=None if place.use == "inline" else max(1, int(trainer.cpus)),
         deadlines=recipe.deadlines,
         feedback_port=recipe.feedback_port,
-        way=way_of(recipe, run),
+        way=weights_way(recipe, run),
         folders=RunFolders(run.directory, [model for model in models if isinstance(model, Path)]),
         other_hub=run.hub,
     )

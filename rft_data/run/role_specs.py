@@ -23,7 +23,7 @@ TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
 def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tasks) -> list[RoleSpec]:
     """Every explorer, each of which samples with a seed of its own. Raises: RecipeError, RowError."""
     section, place = recipe.explorer, recipe.placement.explorers
-    way, engine = way_of(recipe, run), section.engine.model_dump()
+    way, engine = weights_way(recipe, run), section.engine.model_dump()
     if way is not None:
         engine["transport"] = {"use": way.use}
     if recipe.placement.colocate:
@@ -121,7 +121,7 @@ def gpu_group(recipe: RunRecipe) -> str:
     return "colocated" if recipe.placement.colocate else ""
 
 
-def way_of(recipe: RunRecipe, run: Run) -> Way | None:
+def weights_way(recipe: RunRecipe, run: Run) -> Way | None:
     """How weights reach the explorers; None where nothing samples with weights of ours."""
     playing = with_explorers(recipe)
     if playing is None or playing.explorer.base_url is not None:

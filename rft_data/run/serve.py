@@ -75,7 +75,7 @@ def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[st
 
     Raises: RecipeError for a recipe without an explorer, with another engine than vllm, or with `stop`.
     """
-    from explorers.engines.parallel import parallel_of
+    from explorers.engines.parallel import parallel_sizes
     from rft_data.recipe.load import load_recipe
     from rft_data.run.build import model_folder
 
@@ -86,7 +86,7 @@ def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[st
             f"{recipe} has no explorer with the engine vllm, with which `rft serve` samples; name a model "
             "folder instead."
         )
-    if (spread := parallel_of(section.engine.options)).served:
+    if (spread := parallel_sizes(section.engine.options)).served:
         raise RecipeError(
             f"explorer.engine.options spread the engine ({spread}), and `rft serve` samples in one process "
             "on one device; remove them there."

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from rft_data.core.errors import BusyError, ConflictError, RftError, RowError, TokenError
 from rft_data.reading.patience import patiently
-from rft_data.web.bodies import Bounded
+from rft_data.web.body_limit import Bounded
 from rft_data.web.page import Page, View
 from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC

@@ -1,7 +1,7 @@
-"""Who is at work on which item of a queue, so that two people do not get the same one.
+"""Which person works on which item of a queue, so that two people do not get the same one.
 
-A claim ends with its answer, or after ten minutes. Claims lie in an SQLite file in the buffer's folder, which
-every page of this machine sees; those of a buffer on an object store are known within one page only.
+A claim ends with its answer, or after ten minutes. Claims are kept in an SQLite file in the buffer's folder,
+which every page on this machine reads. For a buffer on an object store only one page knows its claims.
 """
 
 from __future__ import annotations

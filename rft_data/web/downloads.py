@@ -14,10 +14,10 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.filters import In
 from rft_data.exchange.formats import export
-from rft_data.web.asked import Asked
 from rft_data.web.listing import COLUMNS, ShownRow, listing
-from rft_data.web.ordering import Order, ordered
+from rft_data.web.row_order import Order, ordered
 from rft_data.web.searching import by_meaning, by_text, by_words
+from rft_data.web.table_query import Asked
 
 FileFormat: TypeAlias = Literal["csv", "jsonl", "rft", "sft", "sft-messages", "kto", "dpo"]
 """`csv` and `jsonl` hold the columns of the table, `rft` whole rows; the others train, by TRL."""
@@ -51,7 +51,7 @@ def shown_rows(buffer: Buffer, asked: Asked, most: int, embedders: Sequence[str]
     return ordered(buffer, choice, asked.order, asked.after, most).rows
 
 
-def file_of(buffer: Buffer, asked: AskedFile, folder: Path, embedders: Sequence[str] = ()) -> Path:
+def table_file(buffer: Buffer, asked: AskedFile, folder: Path, embedders: Sequence[str] = ()) -> Path:
     """Write what a table shows as a file in a folder, at most 2,000 rows.
 
     Args: embedders: see `shown_rows`.

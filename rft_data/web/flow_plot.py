@@ -22,11 +22,11 @@ class FlowPlot:
 
     @property
     def title(self) -> str:
-        """Its consumer."""
+        """The title of the chart, with the consumer's name."""
         return f"flow {self.flow.consumer}"
 
     def rows(self) -> list[list[object]]:
-        """A heading, and for each stage the rows that came no further and those that went on."""
+        """A heading, and for each stage the rows that went no further, and those that went on."""
         stages = [[visible(one.what), one.gone, one.left] for one in self.flow.stages]
         return [
             ["rows", "gone", "left"],
@@ -36,7 +36,7 @@ class FlowPlot:
         ]
 
     def draw(self, axes: Axes) -> None:
-        """Draw what is left of each stage, and beside it what came no further."""
+        """Draw the rows that went on from each stage, and beside them those that did not."""
         flow = self.flow
         names = ["sampled", *(visible(one.what) for one in flow.stages), "trained"]
         left = [flow.sampled, *(one.left for one in flow.stages), flow.trained]

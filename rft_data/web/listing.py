@@ -14,7 +14,8 @@ from rft_data.core.filters import In
 from rft_data.core.stored_rows import ExperienceRow
 from rft_data.reading.lineage import judgements
 from rft_data.reading.lineage_parts import Judgement
-from rft_data.web.choice import WINDOW, Choice, end_of
+from rft_data.reading.tags import frontier
+from rft_data.web.row_choice import WINDOW, Choice
 
 PAGE = 50
 """Rows of a page."""
@@ -67,7 +68,7 @@ def listing(buffer: Buffer, choice: Choice, below: int | None, most: int = PAGE)
     The search goes back in windows of rows and ends after 2 seconds with what it has: rare rows of a long run
     are found over several pages, and no request reads a whole table.
     """
-    end = end_of(buffer)
+    end = frontier(buffer)
     top = end if below is None else min(below, end)
     size = 2 * most if choice.everything else WINDOW
     found: list[int] = []
@@ -78,10 +79,10 @@ def listing(buffer: Buffer, choice: Choice, below: int | None, most: int = PAGE)
         found += seqs[: most - len(found)].tolist()
         top = found[-1] if len(found) == most else bottom
         size *= _GROWTH
-    return Listing(rows_of(buffer, found), top if top > 0 else None, top)
+    return Listing(numbered_rows(buffer, found), top if top > 0 else None, top)
 
 
-def rows_of(buffer: Buffer, seqs: Sequence[int]) -> list[ShownRow]:
+def numbered_rows(buffer: Buffer, seqs: Sequence[int]) -> list[ShownRow]:
     """Stored rows by number, in the order given, with their verdicts; those that are gone are left out."""
     if not seqs:
         return []

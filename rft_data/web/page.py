@@ -1,4 +1,4 @@
-"""What every view of the page has in hand: the subjects, who speaks, and the templates."""
+"""What every view of the page is given: the subjects, the person who asks, and the templates."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.core.words import HubRole
-from rft_data.run.asked import answer
 from rft_data.run.build import prepare_process
+from rft_data.run.child_answer import answer
 
 
 def work(request: Any) -> dict[str, object]:

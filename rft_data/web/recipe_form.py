@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 from rft_data.core.errors import RftError
-from rft_data.web.asking import ask
+from rft_data.web.child_work import ask
 
 MOST_CHARACTERS = 64_000
 DEADLINE_S = 30.0
@@ -54,7 +54,7 @@ def of_text(text: str) -> Sent:
 
 
 def worked_on(form: Sent, models: Collection[str] = ()) -> dict[str, Any]:
-    """What `rft_data.recipe.form.desk` says of a form; what was typed is never lost.
+    """What `rft_data.recipe.form.submission` says of a form; what was typed is never lost.
 
     Args: models: folders of models that may be looked at: no other path in the form reaches the file system.
     """
@@ -66,7 +66,7 @@ def worked_on(form: Sent, models: Collection[str] = ()) -> dict[str, Any]:
         "explain": form.button == "explain",
     }
     try:
-        return ask("rft_data.run.recipe_desk", request, deadline_s=DEADLINE_S, what="the check")
+        return ask("rft_data.run.recipe_form_child", request, deadline_s=DEADLINE_S, what="the check")
     except RftError as err:
         mistake = {"line": None, "column": None, "key": "recipe", "message": str(err)}
         return {

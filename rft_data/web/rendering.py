@@ -1,7 +1,8 @@
 """A row as a function of its recipe shows it: `explorer.render`, run in a process of its own.
 
 The function gets the row as plain values (JSON columns read) and returns a text, a mapping, or a list of rows
-(mappings or lists). It acts on nothing of the page: its answer is text, and an error of it is words.
+(mappings or lists). It cannot act on the page: its answer is shown as text, and so is an error that it
+raises.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Rendered:
     """Why there is nothing to show."""
 
 
-def renderer_of(run_dir: Path | None) -> str:
+def run_renderer(run_dir: Path | None) -> str:
     """The import path of the renderer that a run's recipe names; empty without one."""
     if run_dir is None:
         return ""

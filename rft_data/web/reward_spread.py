@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.buffer.parts import Part
-from rft_data.web.choice import WINDOW, Choice, end_of
-from rft_data.web.kept import Kept
+from rft_data.reading.tags import frontier
+from rft_data.web.part_cache import Kept
+from rft_data.web.row_choice import WINDOW, Choice
 
 _BINS = 20
 _Rewards: TypeAlias = npt.NDArray[np.float32]
@@ -87,7 +88,7 @@ def _rewards(part: Part, choice: Choice) -> _Rewards:
 
 def _searched(buffer: Buffer, choice: Choice) -> tuple[list[_Rewards], int | None]:
     """The same from one search of the newest rows."""
-    end = end_of(buffer)
+    end = frontier(buffer)
     bottom = max(0, end - choice.reach())
     rewards = choice.read(buffer, ["seq", "reward"], bottom, end)["reward"]
     return [_sorted(rewards)], end - bottom if bottom else None

@@ -23,7 +23,7 @@ from rft_data.reading.patience import patiently
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.run.status import RunStatus, run_status, stored_run_id
 from rft_data.web.chart import Chart, chart
-from rft_data.web.kept import Kept
+from rft_data.web.part_cache import Kept
 from rft_data.web.subjects import Subject, Subjects
 
 FIRST = (

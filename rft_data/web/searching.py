@@ -11,9 +11,10 @@ import numpy as np
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.reading.search import Hit, embedded_by, search_text, similar, unindexed
-from rft_data.web.choice import WINDOW, Choice, end_of
-from rft_data.web.listing import PAGE, ShownRow, rows_of
-from rft_data.web.meaning import vector
+from rft_data.reading.tags import frontier
+from rft_data.web.listing import PAGE, ShownRow, numbered_rows
+from rft_data.web.row_choice import WINDOW, Choice
+from rft_data.web.text_vectors import vector
 
 _NO_EMBEDDER = (
     "No model is here to search for a text by its meaning: the run's recipe must name the folder of a "
@@ -91,7 +92,7 @@ def _within_reach(buffer: Buffer, choice: Choice) -> Filter | None:
     """The filter, over so many of the newest rows as it may look at."""
     if choice.where is None:
         return None
-    bottom = end_of(buffer) - choice.reach()
+    bottom = frontier(buffer) - choice.reach()
     return And((Compare("seq", "ge", bottom), choice.where)) if bottom > 0 else choice.where
 
 
@@ -103,7 +104,7 @@ def _shown(buffer: Buffer, hits: list[Hit], choice: Choice) -> list[ShownRow]:
         narrowed = Choice(own if choice.where is None else And((own, choice.where)), choice.verdict)
         kept = narrowed.read(buffer, ["seq"], min(scores), max(scores) + 1)["seq"].to_pylist()
         scores = {seq: score for seq, score in scores.items() if seq in set(kept)}
-    rows = rows_of(buffer, list(scores))
+    rows = numbered_rows(buffer, list(scores))
     for row in rows:
         row["key"] = scores[row["seq"]]
     return rows

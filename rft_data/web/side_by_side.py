@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rft_data.reading.group_view import Member
-from rft_data.web.differing import Differences, Piece
+from rft_data.web.differences import Differences, Piece
 
 MOST_TURNS = 200
 """Rows of a group that are shown."""

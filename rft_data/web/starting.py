@@ -1,4 +1,4 @@
-"""Runs that the page starts where it may: detached, each in a new folder below the one that is shown."""
+"""Starts a run from the page, where that is allowed: detached, in a new folder below the shown one."""
 
 from __future__ import annotations
 

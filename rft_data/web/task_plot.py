@@ -1,4 +1,4 @@
-"""The map of a run's tasks as a chart for a paper: a line a task, a column a stretch of steps."""
+"""The map of a run's tasks as a chart for a paper: one line for each task, one column for some steps."""
 
 from __future__ import annotations
 

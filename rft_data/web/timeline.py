@@ -1,4 +1,4 @@
-"""When what happened to a row: the stored times from its group's sampling to its checkpoint, as a picture."""
+"""The time line of a row, as a picture: each stored time from its sampling to its checkpoint."""
 
 from __future__ import annotations
 

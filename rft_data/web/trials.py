@@ -1,4 +1,4 @@
-"""Lists of operators that were tried, and what came of them; the newest are kept while the page is served."""
+"""Operator lists that people tried, and the results; the newest are kept while the page is served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rft_data.recipe.yaml_text import as_text, parse_yaml
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import stored_run_id
 from rft_data.run.trial.operator_text import KEY
-from rft_data.web.asking import ask
+from rft_data.web.child_work import ask
 from rft_data.web.plot import Bars
 from rft_data.web.subjects import Subjects
 

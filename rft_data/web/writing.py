@@ -1,4 +1,4 @@
-"""How the page writes: through the hub of the run that has the buffer, else as its owner for a moment."""
+"""Writes to a buffer for the page: through the hub of its run, else as its owner for a moment."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster.__main__ import main
-from benchmarks.cluster.house import lost
+from benchmarks.cluster.processes import lost
 from benchmarks.cluster.replay import Replay, store_pool
 from benchmarks.rows import GROUP
 from rft_data.buffer import Buffer

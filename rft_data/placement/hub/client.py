@@ -141,18 +141,18 @@ class HubClient:
 
     def readmit(
         self,
-        book: str,
+        new_run: str,
         groups: Sequence[Mapping[str, object]],
         versions: Sequence[Mapping[str, object]],
         annotations: pa.Table,
         *,
         deadline_s: float = DEADLINE_S,
     ) -> int:
-        """Store rejected groups that were judged again, under run id `book`; returns how many are new.
+        """Store rejected groups that were judged again, under run id `new_run`; returns how many are new.
 
         Raises: RowError for groups that no run rejected, and for verdicts about other rows.
         """
-        args = {"book": book, "groups": list(groups), "versions": list(versions)}
+        args = {"new_run": new_run, "groups": list(groups), "versions": list(versions)}
         return int(self.connection.call("readmit", args, annotations, deadline_s=deadline_s))
 
     # --- reading -----------------------------------------------------------------------------------

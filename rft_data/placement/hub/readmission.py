@@ -1,6 +1,7 @@
-"""The hub's call that stores readmitted groups: it checks that it changes nothing of any run's own.
+"""The hub's call that stores readmitted groups.
 
-Who may make it may have rejected groups trained on, under a run id of their own; nothing else.
+It only adds: rejected groups become trainable under a new run id. Before anything is stored it checks that no
+row, group or version of a run that explored would change.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from rft_data.core.words import GroupOutcome
 
 
 class Readmission:
-    """The call, for one buffer."""
+    """Carries out the call for one buffer."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
         self._lock = threading.Lock()
 
     def readmit(
-        self, table: pa.Table, book: str, groups: list[dict[str, Any]], versions: list[dict[str, object]]
+        self, table: pa.Table, new_run: str, groups: list[dict[str, Any]], versions: list[dict[str, object]]
     ) -> int:
-        """Store verdicts of rejected groups, and these groups under run id `book`; returns how many are new.
+        """Store verdicts of rejected groups, and the groups under run id `new_run`; returns how many are new.
 
-        Args: table: annotations of rows of the groups. versions: those that sampled them, for `book`.
+        Args: table: annotations of rows of the groups. versions: those that sampled them, for `new_run`.
         Raises: RowError for a group that is not a rejected one of a run, or that another run id got, and for
             a verdict about another row.
         """
         with self._lock:
             names = [str(row.get("group_id")) for row in groups]
             stored = self._buffer.read("groups", None, In("group_id", tuple(names))).to_pylist()
-            self._check_groups(book, groups, stored)
+            self._check_groups(new_run, groups, stored)
             self._check_rows(table, groups)
-            self._check_versions(book, versions)
-            there = {row["group_id"] for row in stored if row["run_id"] == book}
+            self._check_versions(new_run, versions)
+            there = {row["group_id"] for row in stored if row["run_id"] == new_run}
             fresh = [row for row, name in zip(groups, names, strict=True) if name not in there]
             self._buffer.annotate(table)
             self._buffer.add_rows("versions", versions)
@@ -49,18 +50,21 @@ class Readmission:
             return len(fresh)
 
     def _check_groups(
-        self, book: str, groups: Sequence[Mapping[str, Any]], stored: Sequence[GroupRow]
+        self, new_run: str, groups: Sequence[Mapping[str, Any]], stored: Sequence[GroupRow]
     ) -> None:
-        if not book or self._buffer.read("experiences", ["seq"], Compare("run_id", "eq", book), 1).num_rows:
-            raise RowError(f"'{book}' is no run id for readmitted groups: a run explored under it.")
+        if (
+            not new_run
+            or self._buffer.read("experiences", ["seq"], Compare("run_id", "eq", new_run), 1).num_rows
+        ):
+            raise RowError(f"'{new_run}' is no run id for readmitted groups: a run explored under it.")
         for row in groups:
             name = row.get("group_id")
             mine = [one for one in stored if one["group_id"] == name]
             rejected = [one for one in mine if one["outcome"] == GroupOutcome.ARRIVED and not one["seqs"]]
-            elsewhere = [one["run_id"] for one in mine if one["seqs"] and one["run_id"] != book]
-            if row.get("run_id") != book or not rejected or elsewhere:
+            elsewhere = [one["run_id"] for one in mine if one["seqs"] and one["run_id"] != new_run]
+            if row.get("run_id") != new_run or not rejected or elsewhere:
                 why = f"it is kept under '{elsewhere[0]}'" if elsewhere else "no run rejected it"
-                raise RowError(f"group '{name}' cannot be readmitted under run id '{book}': {why}.")
+                raise RowError(f"group '{name}' cannot be readmitted under run id '{new_run}': {why}.")
 
     def _check_rows(self, table: pa.Table, groups: Sequence[Mapping[str, Any]]) -> None:
         """Raises: RowError unless all rows that are named are rows of the groups."""
@@ -75,7 +79,7 @@ class Readmission:
         if len(hashes) > 1:
             raise RowError(f"the verdicts are of {len(hashes)} pipelines; send those of one.")
 
-    def _check_versions(self, book: str, versions: Sequence[Mapping[str, object]]) -> None:
+    def _check_versions(self, new_run: str, versions: Sequence[Mapping[str, object]]) -> None:
         for row in versions:
-            if row.get("run_id") != book or row.get("path"):
-                raise RowError(f"a version of run '{row.get('run_id')}' is not for run id '{book}'.")
+            if row.get("run_id") != new_run or row.get("path"):
+                raise RowError(f"a version of run '{row.get('run_id')}' is not for run id '{new_run}'.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from explorers.engines.parallel import SIZES, Parallel, parallel_of, unfit, unfit_shape
+from explorers.engines.parallel import SIZES, Parallel, parallel_sizes, unfit, unfit_shape
 from explorers.engines.vllm_options import READABLE
 from rft_data.core.errors import RecipeError
 from rft_data.core.gpus import gpu_number, visible_devices
@@ -32,7 +32,7 @@ def device_problems(tree: Tree) -> Iterator[Problem]:
     if value(tree, "explorer", "engine", "use") != "vllm":
         return
     try:
-        parallel = parallel_of(options)
+        parallel = parallel_sizes(options)
     except RecipeError as err:
         wrong = next(name for name in SIZES if name in str(err))
         yield Problem((*_OPTIONS, wrong), str(err).split(" is ", 1)[1])

@@ -81,7 +81,7 @@ def recipe_tokenizer(recipe: ExplorerRecipe) -> PreTrainedTokenizerBase | None:
     Raises: MissingFileError, and what loading it raises.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return tokenizer_of(recipe, played_model(recipe, Path(folder)))
+        return played_tokenizer(recipe, played_model(recipe, Path(folder)))
 
 
 def seen(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase | None, task: Task) -> Prompt:
@@ -108,6 +108,6 @@ def played_model(recipe: ExplorerRecipe, folder: Path) -> str:
     return str(build.model_folder(recipe.played, folder, recipe.seed))
 
 
-def tokenizer_of(recipe: ExplorerRecipe, model: str) -> PreTrainedTokenizerBase | None:
+def played_tokenizer(recipe: ExplorerRecipe, model: str) -> PreTrainedTokenizerBase | None:
     """The model's tokenizer; None where an endpoint has it."""
     return None if recipe.explorer.base_url else load_tokenizer(model)

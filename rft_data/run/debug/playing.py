@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Task
 from rft_data.recipe.modes import ExploreRecipe, ExplorerRecipe
-from rft_data.run.debug.chosen import played_model, tokenizer_of
+from rft_data.run.debug.chosen import played_model, played_tokenizer
 from rft_data.run.start import run_recipe
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def played(recipe: ExplorerRecipe, task: Task, rollouts: int) -> list[PlayedRow]
         model = played_model(recipe, root)
         run_recipe(_explore_recipe(recipe, task, rollouts, model, root))
         with Buffer(root / "buffer", read_only=True) as buffer:
-            return stored_rows(buffer, tokenizer_of(recipe, model))
+            return stored_rows(buffer, played_tokenizer(recipe, model))
 
 
 def stored_rows(buffer: Buffer, tokenizer: PreTrainedTokenizerBase) -> list[PlayedRow]:

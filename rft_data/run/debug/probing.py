@@ -21,7 +21,7 @@ from rft_data.core.words import MetricRole
 from rft_data.recipe.kinds import that_explores_and_trains
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import Recipe
-from rft_data.run.debug.chosen import Prompt, played_model, seen, tokenizer_of
+from rft_data.run.debug.chosen import Prompt, played_model, played_tokenizer, seen
 from rft_data.run.debug.playing import PlayedRow, scoring, stored_rows, task_section
 from rft_data.run.folder import Progress
 from rft_data.run.start import run_recipe
@@ -60,7 +60,7 @@ def probed(recipe: OnlineRecipe, task: Task) -> Probe:
             run_recipe(_one_step(recipe, task, model, root))
         except TrainingError as err:
             no_loss = str(err)
-        tokenizer = tokenizer_of(recipe, model)
+        tokenizer = played_tokenizer(recipe, model)
         with Buffer(root / "buffer", read_only=True) as buffer:
             rows = stored_rows(buffer, tokenizer)
             trained = _numbers(buffer, MetricRole.TRAINER)

@@ -56,7 +56,7 @@ def package_findings() -> Iterator[Finding]:
         other = _EITHER.get(extra, "")
         chosen_otherwise = other and installed(other) and not installed(extra)
         if extra != _OF_DEVELOPERS and not chosen_otherwise:
-            yield _extra(extra, [one for one in wanted if one not in core and _is_of(one, extra)])
+            yield _extra(extra, [one for one in wanted if one not in core and _is_in_extra(one, extra)])
 
 
 def installed(name: str) -> str | None:
@@ -81,7 +81,7 @@ def _extra(extra: str, wanted: list[Requirement]) -> Finding:
     return Finding(about, Health.OK, versions or "nothing to install")
 
 
-def _is_of(requirement: Requirement, extra: str) -> bool:
+def _is_in_extra(requirement: Requirement, extra: str) -> bool:
     return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
 
 

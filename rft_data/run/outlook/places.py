@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from explorers.engines.parallel import parallel_of
+from explorers.engines.parallel import parallel_sizes
 from rft_data.core.gpus import gpu_number
 from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.online import OnlineRecipe
@@ -111,4 +111,4 @@ def _beside_rewards(recipe: OnlineRecipe, engine: Place, look: Look) -> Iterator
 def _engine_devices(recipe: OnlineRecipe) -> int:
     """How many GPUs the engine takes, where its explorer has any."""
     engine = recipe.explorer.engine
-    return parallel_of(engine.options).devices if engine.use == "vllm" else 1
+    return parallel_sizes(engine.options).devices if engine.use == "vllm" else 1

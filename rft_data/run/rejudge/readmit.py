@@ -1,6 +1,6 @@
 """Readmission: a run's rejected groups are judged by another recipe; kept groups get a run id of their own.
 
-That run id is written `readmitted_as` here. `mode: train` trains on it when `explored_by` names it. The group
+That run id is called `new_run` here. `mode: train` trains on it when `explored_by` names it. The group
 rows of the run itself stay as they are, so nothing that it trained on, or may still train on, changes.
 """
 
@@ -40,15 +40,15 @@ class Readmitted:
     """What became of a run's dropped groups. All counts but `rows` are of groups."""
 
     run_id: str
-    book: str
+    new_run: str
     """The run id that readmitted groups have: `explored_by` of a `mode: train` recipe."""
     pipeline_hash: str
     rejected: int
     """The run's dropped groups, or all its groups; the sum of the counts below."""
     admitted: int
-    """Kept now, and stored under `book`."""
+    """Kept now, and stored under `new_run`."""
     already: int
-    """Stored under `book` before."""
+    """Stored under `new_run` before."""
     elsewhere: int
     """Stored under another run id, or leased: a group is readmitted once."""
     set_aside: int
@@ -60,8 +60,8 @@ class Readmitted:
     """Groups still rejected, by the operator that dropped the first of their rows."""
 
     def as_json(self) -> dict[str, object]:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON; `new_run` has its old name there, `book`, which programs read."""
+        return {"book" if name == "new_run" else name: value for name, value in asdict(self).items()}
 
 
 def check_not_running(buffer: Buffer, run_id: str) -> None:
@@ -84,23 +84,23 @@ def check_not_running(buffer: Buffer, run_id: str) -> None:
 def readmit(
     buffer: Buffer,
     run_id: str,
-    book: str,
+    new_run: str,
     pipeline: Pipeline,
     *,
     groups_per_batch: int,
     every: bool = False,
 ) -> Readmitted:
-    """Judge the run's dropped groups again; store the verdicts, and the kept groups under run id `book`.
+    """Judge the run's dropped groups again; store the verdicts, and the kept groups under run id `new_run`.
 
     With `every` also those that the run kept, for example by another version of the reward.
     Groups that were leased, that are stored under another run id, or that are retired are left out, so
     nothing is trained twice. A kept group keeps its id. Another call adds only what has changed since (by new
     feedback), and completes a call that was killed.
-    Raises: RecipeError if the run has no groups here, or `book` is the id of a run that explored, has groups
-        that other operators kept, or is being trained on; OperatorError; IntegrityError if a stored row is
-        damaged.
+    Raises: RecipeError if the run has no groups here, or `new_run` is the id of a run that explored, has
+        groups that other operators kept, or is being trained on; OperatorError; IntegrityError if a stored
+        row is damaged.
     """
-    chosen = Chosen(run_id, book, every=every)
+    chosen = Chosen(run_id, new_run, every=every)
     again = judged_again(buffer, chosen, pipeline, buffer.annotate, groups_per_batch=groups_per_batch)
     return again.enter(buffer, buffer)
 
@@ -134,10 +134,10 @@ class JudgedAgain:
         now = Rejected(buffer, chosen)
         open_now = {row["group_id"] for row in now.open}
         kept = [row for row in self.kept if row["group_id"] in open_now]
-        _enter(buffer, store, chosen.book, kept, now.entered)
+        _enter(buffer, store, chosen.new_run, kept, now.entered)
         return Readmitted(
             run_id=chosen.run_id,
-            book=chosen.book,
+            new_run=chosen.new_run,
             pipeline_hash=self.pipeline_hash,
             rejected=len(found.rejected),
             admitted=len(kept),
@@ -163,21 +163,23 @@ def judged_again(
     Raises: as `readmit`.
     """
     found = Rejected(buffer, chosen)
-    _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, chosen.book)
+    _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, chosen.new_run)
     whole = _whole(buffer, chosen.run_id, found.open)
     kept, by = _judge(buffer, annotate, whole, found.open, pipeline, groups_per_batch)
     return JudgedAgain(found, kept, dict(by), len(whole), pipeline.pipeline_hash)
 
 
-def _check_judged_alike(buffer: Buffer, entered: Sequence[GroupRow], pipeline_hash: str, book: str) -> None:
-    """A training reads the verdicts of one pipeline: it must have kept all groups that `book` has."""
+def _check_judged_alike(
+    buffer: Buffer, entered: Sequence[GroupRow], pipeline_hash: str, new_run: str
+) -> None:
+    """A training reads the verdicts of one pipeline: it must have kept all groups that `new_run` has."""
     seqs = [seq for row in entered for seq in row["seqs"]]
     if not seqs:
         return
     verdicts = StoredVerdicts(buffer, pipeline_hash).verdicts(seqs).column("verdict").to_pylist()
     if any(verdict != Verdict.KEPT for verdict in verdicts):
         raise RecipeError(
-            f"run id '{book}' has groups that other operators kept, and `mode: train` needs one operator "
+            f"run id '{new_run}' has groups that other operators kept, and `mode: train` needs one operator "
             "list for all groups of a run id: give another one with --as."
         )
 
@@ -233,29 +235,33 @@ def _changed(annotations: pa.Table, before: pa.Table) -> pa.Table:
 
 
 def _enter(
-    buffer: Buffer, store: RowStore, book: str, kept: Sequence[GroupRow], entered: Sequence[GroupRow]
+    buffer: Buffer, store: RowStore, new_run: str, kept: Sequence[GroupRow], entered: Sequence[GroupRow]
 ) -> None:
-    """Store new groups under run id `book`, in the run's order, and the policy versions that sampled them.
+    """Store new groups under run id `new_run`, in the run's order, and the policy versions that sampled them.
 
     Every version is of step 0 there: all groups were sampled before their training begins.
     Raises: RecipeError when training on them has begun.
     """
     if not kept:
         return
-    if Ledger(buffer, book, 0).consumers():
+    if Ledger(buffer, new_run, 0).consumers():
         raise RecipeError(
-            f"the groups of run id '{book}' are being trained on, or were; {len(kept)} more groups can be "
+            f"the groups of run id '{new_run}' are being trained on, or were; {len(kept)} more groups can be "
             "readmitted now: give another run id with --as."
         )
-    _issue(buffer, store, book, {version for row in kept for version in (row["version"], row["version_min"])})
+    _issue(
+        buffer, store, new_run, {version for row in kept for version in (row["version"], row["version_min"])}
+    )
     first = max((row["ordinal"] for row in entered), default=-1) + 1
     ordered = sorted(kept, key=lambda row: row["ordinal"])
-    named = {"run_id": book, "attempt": 0}
+    named = {"run_id": new_run, "attempt": 0}
     store.add_rows("groups", [{**row, **named, "ordinal": first + n} for n, row in enumerate(ordered)])
 
 
-def _issue(buffer: Buffer, store: RowStore, book: str, versions: Collection[int]) -> None:
-    stored = buffer.read("versions", ["version"], Compare("run_id", "eq", book)).column("version").to_pylist()
-    common = {"run_id": book, "step": 0, "path": "", "manifest_digest": "", "rows": len(buffer)}
+def _issue(buffer: Buffer, store: RowStore, new_run: str, versions: Collection[int]) -> None:
+    stored = (
+        buffer.read("versions", ["version"], Compare("run_id", "eq", new_run)).column("version").to_pylist()
+    )
+    common = {"run_id": new_run, "step": 0, "path": "", "manifest_digest": "", "rows": len(buffer)}
     fresh = sorted(set(versions) - set(stored))
     store.add_rows("versions", [{**common, "version": version} for version in fresh])

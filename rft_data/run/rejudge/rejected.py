@@ -34,7 +34,7 @@ class Chosen:
     """Which groups are judged again."""
 
     run_id: str
-    book: str
+    new_run: str
     """The run id that those kept will have."""
     names: Collection[str] | None = None
     """Only groups of these ids; None: all."""
@@ -47,8 +47,8 @@ class Rejected:
 
     def __init__(self, buffer: Buffer, chosen: Chosen) -> None:
         """Raises: RecipeError if the run has no groups here, or the new run id is of a run that explored."""
-        run_id, book, self.chosen = chosen.run_id, chosen.book, chosen
-        _check_book(buffer, run_id, book)
+        run_id, new_run, self.chosen = chosen.run_id, chosen.new_run, chosen
+        _check_new_run(buffer, run_id, new_run)
         rows = buffer.read("groups").to_pylist()
         mine = {row["group_id"]: row for row in rows if row["run_id"] == run_id}
         if not mine:
@@ -62,27 +62,27 @@ class Rejected:
             and (chosen.every or not row["seqs"])
             and (chosen.names is None or name in chosen.names)
         }
-        self.entered = [row for row in rows if row["run_id"] == book]
+        self.entered = [row for row in rows if row["run_id"] == new_run]
         left = set(self.rejected)
         self.already = left & {row["group_id"] for row in self.entered}
-        others = {row["group_id"] for row in rows if row["run_id"] not in (run_id, book)}
-        self.elsewhere = (left - self.already) & (others | _leased(buffer, book))
+        others = {row["group_id"] for row in rows if row["run_id"] not in (run_id, new_run)}
+        self.elsewhere = (left - self.already) & (others | _leased(buffer, new_run))
         self.set_aside = (left - self.already - self.elsewhere) & _retired(buffer, run_id)
         gone = self.already | self.elsewhere | self.set_aside
         self.open = [row for name, row in self.rejected.items() if name not in gone]
 
 
-def _check_book(buffer: Buffer, run_id: str, book: str) -> None:
-    if book == run_id or buffer.read("experiences", ["seq"], Compare("run_id", "eq", book), 1).num_rows:
+def _check_new_run(buffer: Buffer, run_id: str, new_run: str) -> None:
+    if new_run == run_id or buffer.read("experiences", ["seq"], Compare("run_id", "eq", new_run), 1).num_rows:
         raise RecipeError(
-            f"'{book}' is the id of a run that explored; readmitted groups need a run id of their own: give "
-            f"one with --as, for example --as {run_id}-readmitted."
+            f"'{new_run}' is the id of a run that explored; readmitted groups need a run id of their own: "
+            f"give one with --as, for example --as {run_id}-readmitted."
         )
 
 
-def _leased(buffer: Buffer, book: str) -> set[str]:
-    """Groups in a lease that was not released, of any consumer and any run but `book`."""
-    runs = set(buffer.read("leases", ["run_id"]).column("run_id").to_pylist()) - {book}
+def _leased(buffer: Buffer, new_run: str) -> set[str]:
+    """Groups in a lease that was not released, of any consumer and any run but `new_run`."""
+    runs = set(buffer.read("leases", ["run_id"]).column("run_id").to_pylist()) - {new_run}
     return {
         name for run_id in runs for lease in Ledger(buffer, run_id, 0).leases() for name in lease.group_ids
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rft_data.run.asked import answer
 from rft_data.run.build import prepare_process
+from rft_data.run.child_answer import answer
 
 if TYPE_CHECKING:
     from rft_data.run.trial.trial import Request

@@ -54,9 +54,9 @@ def readmitted(request: Tried, write: Write) -> dict[str, object]:
             if request["beside"]:
                 _check_other_operators(recipe, buffer, pipeline.pipeline_hash)
             names = set(newest_groups(buffer, wanted).names)
-            book = f"{run_id}-readmitted-{pipeline.pipeline_hash[:8]}"
+            new_run = f"{run_id}-readmitted-{pipeline.pipeline_hash[:8]}"
             again = judged_again(
-                buffer, Chosen(run_id, book, names), pipeline, verdicts.append, groups_per_batch=batch
+                buffer, Chosen(run_id, new_run, names), pipeline, verdicts.append, groups_per_batch=batch
             )
 
         def enter(store: Store) -> Readmitted:

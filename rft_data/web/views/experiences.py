@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from rft_data.reading.group_view import group_view
-from rft_data.reading.lineage import lineage_of, stored_row
+from rft_data.reading.lineage import row_lineage, stored_row
 from rft_data.web.conversation import conversation
 from rft_data.web.overlay import Overlay, facts, tokens
 from rft_data.web.page import Route, View
-from rft_data.web.rendering import rendered, renderer_of
+from rft_data.web.rendering import rendered, run_renderer
 from rft_data.web.rollout import advantage, beside, run_tokenizer
-from rft_data.web.said import about_row
+from rft_data.web.rollout_seconds import shares
 from rft_data.web.side_by_side import Against, side_by_side
-from rft_data.web.spent import shares
+from rft_data.web.statements import about_row
 from rft_data.web.step_numbers import trained_in, trained_tokens
 from rft_data.web.timeline import timeline
 
@@ -48,11 +48,11 @@ class ExperienceViews(View):
         """One experience: its conversation, its tokens, where it came from and what became of it."""
         buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
         row = stored_row(buffer, seq)
-        line = lineage_of(buffer, row)
+        line = row_lineage(buffer, row)
         own_run = self._page.own_run(key)
         known = facts(row, advantage(line.judgements), trained_tokens(buffer, line, own_run))
         tokenizer = run_tokenizer(subject.run_dir)
-        name = renderer_of(subject.run_dir)
+        name = run_renderer(subject.run_dir)
         made = (
             rendered(subject.run_dir, name, row) if self._page.renders and subject.run_dir and name else None
         )

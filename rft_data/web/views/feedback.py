@@ -14,8 +14,8 @@ from rft_data.core.rows import Feedback, now
 from rft_data.core.words import FeedbackKey
 from rft_data.exchange.feedback import finite, storable
 from rft_data.reading.lineage import find
-from rft_data.web.choosing import Queue
 from rft_data.web.page import Route, View, Words
+from rft_data.web.pair_queue import Queue
 
 MOST_PEOPLE = 9
 

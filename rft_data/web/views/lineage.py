@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse
 from rft_data.core.errors import RecipeError
 from rft_data.core.filters import Compare
 from rft_data.reading.descent import checkpoint_steps, checkpoints, descent, leases_of_step
-from rft_data.reading.lineage import lineage, versions_of
-from rft_data.web.listing import rows_of
+from rft_data.reading.lineage import lineage, run_versions
+from rft_data.web.listing import numbered_rows
 from rft_data.web.page import Route, Text, View
 
 MOST_SHOWN = 200
@@ -47,7 +47,7 @@ class LineageViews(View):
             leases=leases,
             lease=lease,
             checkpoint=held[-1] if held else None,
-            rows=rows_of(buffer, lease.seqs[:MOST_SHOWN]),
+            rows=numbered_rows(buffer, lease.seqs[:MOST_SHOWN]),
         )
 
     def checkpoint(self, key: str, step: Step) -> HTMLResponse:
@@ -59,7 +59,7 @@ class LineageViews(View):
             checkpoint=step,
             others=checkpoints(buffer, run_id)[-MOST_SHOWN:],
             steps=checkpoint_steps(buffer, run_id, step),
-            weights=[one for one in versions_of(buffer, run_id) if one.step >= step],
+            weights=[one for one in run_versions(buffer, run_id) if one.step >= step],
             shown=MOST_SHOWN,
             run_id=run_id,
         )

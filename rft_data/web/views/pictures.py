@@ -11,12 +11,12 @@ from fastapi.responses import Response
 from rft_data.core.errors import RecipeError, UnknownComponentError
 from rft_data.core.lookup import suggest
 from rft_data.web import runs
-from rft_data.web.asked import Asked
 from rft_data.web.chart import averages, finite
-from rft_data.web.comparing import compared_numbers
+from rft_data.web.comparison import compared_numbers
 from rft_data.web.page import FirstStep, LastStep, Route, Smoothing, Text, View
 from rft_data.web.plot import Bars, Curves, Kind, download
 from rft_data.web.reward_spread import histogram
+from rft_data.web.table_query import Asked
 
 
 class PictureViews(View):

@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse
 
 from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
-from rft_data.web.comparing import compare
+from rft_data.web.comparison import compare
 from rft_data.web.page import FirstStep, LastStep, Route, Smoothing, Text, View
-from rft_data.web.zoom import zooms
+from rft_data.web.step_ranges import zooms
 
 
 class RunViews(View):

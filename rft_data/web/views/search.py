@@ -14,14 +14,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.words import FinishReason, RowSource
-from rft_data.web.asked import Asked, Narrowed
-from rft_data.web.downloads import FORMATS, MOST_ROWS, AskedFile, command, file_of
+from rft_data.web.downloads import FORMATS, MOST_ROWS, AskedFile, command, table_file
 from rft_data.web.listing import listing
-from rft_data.web.meaning import embedders
-from rft_data.web.ordering import Order, ordered
 from rft_data.web.page import Route, View
 from rft_data.web.reward_spread import histogram
+from rft_data.web.row_order import Order, ordered
 from rft_data.web.searching import by_meaning, by_text, by_words
+from rft_data.web.table_query import Asked, Narrowed
+from rft_data.web.text_vectors import embedders
 
 _PART_BYTES = 1 << 18
 
@@ -71,7 +71,7 @@ class SearchViews(View):
         buffer = self._page.subjects.buffer(key)
         with TemporaryDirectory(prefix="rft-view-") as folder:
             models = embedders(buffer, self._page.subjects[key].run_dir) if asked.by_text else ()
-            path = file_of(buffer, asked, Path(folder), models)
+            path = table_file(buffer, asked, Path(folder), models)
             file = path.open("rb")  # read after its name is gone: nothing is left, whoever hangs up
         headers = {
             "content-disposition": f'attachment; filename="{path.name}"',

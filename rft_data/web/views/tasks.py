@@ -18,8 +18,8 @@ from rft_data.reading.lineage import find
 from rft_data.web.conversation import conversation
 from rft_data.web.page import Route, Text, View, Words
 from rft_data.web.plot import Kind, download
-from rft_data.web.said import counts
 from rft_data.web.selector_view import selector_view
+from rft_data.web.statements import counts
 from rft_data.web.task_map import task_map
 from rft_data.web.task_plot import TaskPlot
 from rft_data.web.task_view import task_view

@@ -1,4 +1,4 @@
-"""Everything that may be said of one row, what was said, and how it is taken back."""
+"""Feedback on one row: what a person may say, what was said, and how it is withdrawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rft_data.exchange.feedback import storable, withdrawal
 from rft_data.exchange.standing import TAG_PREFIX
 from rft_data.reading.lineage import find
 from rft_data.web.page import Route, Text, View, Words
-from rft_data.web.said import newest_said
+from rft_data.web.statements import newest_said
 from rft_data.web.writing import Writer
 
 _TAG_CHARACTERS = 100

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from explorers.engines.make import make_engine
-from explorers.engines.parallel import Parallel, parallel_of, unfit_shape
+from explorers.engines.parallel import Parallel, parallel_sizes, unfit_shape
 from rft_data.core.errors import EngineError, ParityError, RecipeError
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
@@ -203,14 +203,14 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(
 
 
 def test_sizes_of_options_are_counted_in_devices_and_processes() -> None:
-    spread = parallel_of({"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "data_parallel_size": 2})
+    spread = parallel_sizes({"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "data_parallel_size": 2})
     assert (spread.devices, spread.processes, str(spread)) == (12, 15, "tensor 2 x pipeline 3 x data 2")
-    assert not parallel_of({"dtype": "float32", "tensor_parallel_size": 1}).served
+    assert not parallel_sizes({"dtype": "float32", "tensor_parallel_size": 1}).served
     assert (Parallel(tensor=2).processes, Parallel().processes) == (3, 0)
 
 
 def test_only_a_model_with_experts_can_divide_them() -> None:
-    divided = parallel_of({"tensor_parallel_size": 2, "enable_expert_parallel": True})
+    divided = parallel_sizes({"tensor_parallel_size": 2, "enable_expert_parallel": True})
     assert list(unfit_shape({"num_attention_heads": 4, "num_local_experts": 8}, divided)) == []
     assert [name for name, _ in unfit_shape({"num_attention_heads": 4}, divided)] == [
         "enable_expert_parallel"

@@ -19,7 +19,7 @@ import pytest
 from rft_data.core import failpoints
 from rft_data.core.errors import RftError, Stopped
 from rft_data.loop import repeating
-from tests.rft_data.loop.house import House
+from tests.rft_data.loop.whole_run import WholeRun
 
 SETTINGS = {"rule": "drawn", "groups": 3, "steps": 8, "max_explored": 5, "selector": "difficulty"}
 PLACES = {"one explorer": {}, "two in threads": {"explorers": 2}}
@@ -46,7 +46,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeating, "LOOK_S", 0.002)
 
 
-def outcome(house: House) -> dict[str, object]:
+def outcome(house: WholeRun) -> dict[str, object]:
     """What a finished run trained, on which tasks in which order, and what its selector knows."""
     task = {row["group_id"]: row["task_id"] for row in house.buffer.read("groups").to_pylist()}
     leases = sorted(house.ledger.leases(), key=lambda lease: lease.step)
@@ -64,7 +64,7 @@ def once(root: Path, attempt: int, settings: dict, at: Break | None) -> dict[str
     """Start a run or go on with it; its outcome, or None if it was broken off at that pass of a failpoint."""
     with failpoints.armed(*(at or ("none", 1))) as armed, ExitStack() as opened:
         try:
-            house = House(root, attempt, opened=opened, **settings)
+            house = WholeRun(root, attempt, opened=opened, **settings)
             house.loop.run()
         except (OSError, RftError):
             if armed.passes < armed.at:  # it ended by itself
@@ -90,7 +90,7 @@ def straight(
     settings, passes = {**SETTINGS, **PLACES[request.param]}, Passes()
     before, failpoints._armed = failpoints._armed, passes
     try:
-        house = House(tmp_path_factory.mktemp("straight"), 0, **settings)
+        house = WholeRun(tmp_path_factory.mktemp("straight"), 0, **settings)
         house.loop.run()
     finally:
         failpoints._armed = before
@@ -134,7 +134,7 @@ def test_a_run_stopped_while_it_trains_old_leases_again_ends_as_a_straight_one(
     settings, wanted, _ = straight
     assert once(tmp_path, 0, settings, ("lease.granted", 6)) is None
     with ExitStack() as opened:
-        house = House(tmp_path, 1, opened=opened, **settings)
+        house = WholeRun(tmp_path, 1, opened=opened, **settings)
         house.loop.stop_requested = lambda: house.loop.step == 4
         with pytest.raises(Stopped, match="step 4 of 8"):
             house.loop.run()

@@ -19,9 +19,9 @@ from rft_data.placement.hub.server import HubServer
 from rft_data.placement.local import LocalPlacement
 from rft_data.tasks.selectors import Nothing
 from rft_data.weights.versions import VersionRegistry
-from tests.rft_data.loop.house import House
 from tests.rft_data.loop.test_fleet import Explorer, assignment, home, published
 from tests.rft_data.loop.toy_run import TASKS
+from tests.rft_data.loop.whole_run import WholeRun
 from tests.waiting import wait_for
 
 
@@ -204,7 +204,7 @@ def test_a_run_keeps_its_books_while_explorers_join_die_and_are_drained(
         made.append(Elastic((hub.address, hub.token)))
         return made[0]
 
-    house = House(tmp_path, 0, staleness=2, groups=2, steps=400, placed=placed, extras=1)
+    house = WholeRun(tmp_path, 0, staleness=2, groups=2, steps=400, placed=placed, extras=1)
     placement, lives = made[0], 0
 
     def stop_requested() -> bool:

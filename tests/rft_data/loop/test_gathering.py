@@ -10,7 +10,7 @@ import pytest
 from rft_data.core.protocols import Role
 from rft_data.loop import exploring as module
 from rft_data.loop.fleet import Fleet
-from tests.rft_data.loop.house import House
+from tests.rft_data.loop.whole_run import WholeRun
 
 
 class Held:
@@ -35,7 +35,7 @@ class Held:
             future.set_result(self._role.call("explore", list, deadline_s=60, **arguments).result())
 
 
-Make = Callable[[int], tuple[House, Held]]
+Make = Callable[[int], tuple[WholeRun, Held]]
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(module, "HURRY_S", 60.0)
     opened = []
 
-    def start(n: int) -> tuple[House, Held]:
-        house = House(tmp_path, len(opened), rule="two", staleness=3)
+    def start(n: int) -> tuple[WholeRun, Held]:
+        house = WholeRun(tmp_path, len(opened), rule="two", staleness=3)
         opened.append(house)
         held = Held(house.explorer)
         house.loop.exploring.fleet = Fleet([held], house.versions, whole_rounds=False, deadline_s=60)
@@ -59,7 +59,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         house.close()
 
 
-def stored(house: House) -> int:
+def stored(house: WholeRun) -> int:
     return house.buffer.counts()["groups"]
 
 

@@ -27,8 +27,8 @@ from rft_data.loop.shared_gpus import SharedGpus
 from rft_data.sampler.conservation import check_conservation
 from rft_data.sampler.ledger import CONSUMER
 from rft_data.tasks.selectors import Shuffle
-from tests.rft_data.loop.house import TOY, House
 from tests.rft_data.loop.toy_run import TASKS
+from tests.rft_data.loop.whole_run import TOY, WholeRun
 
 
 class Crash(BaseException):
@@ -48,7 +48,7 @@ class Crash(BaseException):
     ids=str,
 )
 def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: dict) -> None:
-    house = House(tmp_path, 0, **settings)
+    house = WholeRun(tmp_path, 0, **settings)
     house.loop.run()
     house.check()
     assert len(house.staleness) == 6 * settings.get("groups", 2)
@@ -63,7 +63,7 @@ def test_engines_sleep_while_the_trainer_on_their_gpus_takes_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """Also one that died after its last group was stored, and is up again only after a while."""
-    house, called = House(tmp_path, 0, steps=2, rule="two"), list[str]()
+    house, called = WholeRun(tmp_path, 0, steps=2, rule="two"), list[str]()
     house.loop.shared_gpus = SharedGpus(house.loop.exploring.fleet, 60)
     explorer, again = house.explorer, house.explorer.restart
     for role in (explorer, house.trainer):
@@ -113,7 +113,7 @@ def crash_points() -> list[tuple[str, str]]:
 
 
 def crash_at(
-    house: House, point: tuple[str, str], when: str, call: int, monkeypatch: pytest.MonkeyPatch
+    house: WholeRun, point: tuple[str, str], when: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Die at the call-th call of a method, before or after it does its work."""
     target = house.loop if point[0] == "loop" else getattr(house, point[0])
@@ -134,7 +134,7 @@ def crash_at(
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What an uninterrupted synchronous run trains."""
-    house = House(tmp_path_factory.mktemp("straight"), 0, failing=True)
+    house = WholeRun(tmp_path_factory.mktemp("straight"), 0, failing=True)
     house.loop.run()
     house.close()
     return house.trained()
@@ -146,7 +146,7 @@ def test_a_synchronous_run_killed_at_any_write_trains_exactly_what_a_straight_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[str], point: tuple[str, str]
 ) -> None:
     for attempt, (call, when) in enumerate(((2, "before"), (5, "after"), (1, "after"), (1, "before"))):
-        house = House(tmp_path, attempt, failing=True)
+        house = WholeRun(tmp_path, attempt, failing=True)
         crash_at(house, point, when, call, monkeypatch)
         try:
             house.loop.run()
@@ -155,7 +155,7 @@ def test_a_synchronous_run_killed_at_any_write_trains_exactly_what_a_straight_on
             continue
         house.check()
         house.close()
-    final = House(tmp_path, 4, failing=True)
+    final = WholeRun(tmp_path, 4, failing=True)
     final.loop.run()
     final.check()
     final.close()
@@ -168,12 +168,12 @@ def test_an_asynchronous_run_killed_after_any_write_keeps_its_books(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str]
 ) -> None:
     for attempt, call in enumerate((2, 5, 1)):
-        house = House(tmp_path, attempt, staleness=2, every=2)
+        house = WholeRun(tmp_path, attempt, staleness=2, every=2)
         crash_at(house, point, "after", call, monkeypatch)
         with contextlib.suppress(Crash):
             house.loop.run()
         house.close()
-    final = House(tmp_path, 3, staleness=2, every=2)
+    final = WholeRun(tmp_path, 3, staleness=2, every=2)
     final.loop.run()
     final.check()
     assert max(final.staleness, default=0) <= 2
@@ -182,7 +182,7 @@ def test_an_asynchronous_run_killed_after_any_write_keeps_its_books(
 
 @pytest.mark.slow
 def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    house = House(tmp_path, 0, rule="one", steps=1)
+    house = WholeRun(tmp_path, 0, rule="one", steps=1)
     house.loop.schedule = Schedule(1, 2, 1, checkpoint_every=3, max_explored_per_step=24)
     house.loop.run()
     house.check()
@@ -204,7 +204,7 @@ def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.L
 def test_loop_says_why_nothing_can_be_trained(
     tmp_path: Path, failing: bool, kind: type[RftError], message: str
 ) -> None:
-    house = House(tmp_path, 0, rule="same", failing=failing)
+    house = WholeRun(tmp_path, 0, rule="same", failing=failing)
     with pytest.raises(kind, match=message):
         house.loop.run()
     house.close()
@@ -212,7 +212,7 @@ def test_loop_says_why_nothing_can_be_trained(
 
 @pytest.mark.slow
 def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
-    house = House(tmp_path, 0)
+    house = WholeRun(tmp_path, 0)
     house.loop.run()
     counts = house.sampler.conservation()
     for state in ("trained", "dropped", "admitted", "failed"):
@@ -227,13 +227,13 @@ def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
 def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
     tmp_path: Path, straight: list[str]
 ) -> None:
-    house = House(tmp_path, 0, failing=True, checkpoint_every=100)
+    house = WholeRun(tmp_path, 0, failing=True, checkpoint_every=100)
     house.loop.stop_requested = lambda: house.loop.step == 2
     with pytest.raises(Stopped, match="step 2 of 6"):
         house.loop.run()
     house.close()
     assert (tmp_path / "checkpoints" / "checkpoint-2" / "manifest.json").is_file()
-    again = House(tmp_path, 1, failing=True)
+    again = WholeRun(tmp_path, 1, failing=True)
     assert again.loop.step == 2
     again.loop.run()
     again.check()
@@ -244,7 +244,7 @@ def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
 def test_an_explorer_that_dies_again_and_again_ends_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = House(tmp_path, 0, rule="broken")
+    house = WholeRun(tmp_path, 0, rule="broken")
     with pytest.raises(EngineError, match="the engine is gone"):
         house.loop.run()
     assert house.explorer.incarnation == 3
@@ -271,7 +271,7 @@ def test_a_task_that_was_lost_is_played_again_before_others_and_given_up_the_nex
 
 @pytest.mark.slow
 def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
-    house = House(tmp_path, 0)
+    house = WholeRun(tmp_path, 0)
     poisoned = {**house.trainer._spec.arguments, "poisoned": 2}
     house.trainer._spec = RoleSpec("trainer", f"{TOY}:trainer_role", poisoned)
     house.trainer.restart().result()
@@ -279,7 +279,7 @@ def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
         house.loop.run()
     assert house.sampler.conservation()["trained"] == 4
     house.close()
-    again = House(tmp_path, 1)
+    again = WholeRun(tmp_path, 1)
     again.loop.run()
     again.check()
     again.close()
@@ -297,7 +297,7 @@ class Listening(Shuffle):
 
 
 def test_a_group_that_comes_home_past_the_bound_teaches_the_selector_nothing(tmp_path: Path) -> None:
-    house = House(tmp_path, 0, groups=4)
+    house = WholeRun(tmp_path, 0, groups=4)
     house.dispatcher.selector = listening = Listening(TASKS, seed=0)
     house.loop.publish_first()
     exploring = house.loop.exploring

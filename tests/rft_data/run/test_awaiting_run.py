@@ -19,7 +19,7 @@ from rft_data.sampler import awaiting as awaiting_module
 from rft_data.sampler.conservation import Conservation, check_conservation, conservation
 from rft_data.sampler.ledger import CONSUMER
 from rft_data.tasks.selectors import Shuffle
-from tests.rft_data.loop.test_loop import Crash, House, crash_at, crash_points
+from tests.rft_data.loop.test_loop import Crash, WholeRun, crash_at, crash_points
 from tests.rft_data.loop.toy_run import SIZE, TASKS
 
 WAIT_S = 3600.0
@@ -30,7 +30,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeating, "LOOK_S", 0.001)
 
 
-class LateHouse(House):
+class LateHouse(WholeRun):
     """A run in which the rewards of every other task come from a grader that looks every few collects."""
 
     def __init__(self, root: Path, attempt: int = 0, *, graded_every: int = 3, **settings: Any) -> None:

@@ -25,7 +25,7 @@ from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.conductor import Conductor, conduct
 from rft_data.run.curate import curate
 from tests.ray_head import Head, kill_node, ray_head
-from tests.rft_data.loop.house import House
+from tests.rft_data.loop.whole_run import WholeRun
 from tests.rft_data.run.test_online import (
     ROOT,
     check_books,
@@ -164,7 +164,7 @@ def test_a_cluster_is_waited_for_and_a_node_that_is_lost_costs_its_groups_only(
     def placed(buffer: Buffer, hub: HubServer) -> RayPlacement:
         return RayPlacement("house", (hub.address, hub.token), {}, Patience(), head.address)
 
-    house = House(tmp_path, 0, staleness=2, groups=2, steps=10_000, placed=placed, extras=1)
+    house = WholeRun(tmp_path, 0, staleness=2, groups=2, steps=10_000, placed=placed, extras=1)
     joined: list[subprocess.Popen[bytes]] = []
 
     def stop_requested() -> bool:

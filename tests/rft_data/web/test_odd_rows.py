@@ -18,9 +18,9 @@ from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.rows import Experience, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.web.app import make_app
-from rft_data.web.choice import Choice, chosen
 from rft_data.web.listing import listing
 from rft_data.web.reward_spread import histogram
+from rft_data.web.row_choice import Choice, chosen
 from rft_data.web.subjects import Subjects
 from rft_data.web.task_map import TaskLine, TaskMap
 from tests.rft_data.conftest import make_experience

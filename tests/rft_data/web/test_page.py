@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
-from rft_data.reading.lineage import lineage_of, trained_on
+from rft_data.reading.lineage import row_lineage, trained_on
 from rft_data.reading.run_metrics import run_metrics
-from rft_data.web.choice import chosen
 from rft_data.web.listing import listing
+from rft_data.web.row_choice import chosen
 from rft_data.web.serving import PRIORITY
 from tests.rft_data.web.conftest import FORM_TOKEN
 from tests.rft_data.web.visitor import Served
@@ -291,8 +291,8 @@ def test_a_file_that_is_rewritten_meanwhile_is_read_again(
             raise left.pop()
         return real(*given)
 
-    real = lineage_of
-    monkeypatch.setattr("rft_data.web.views.experiences.lineage_of", read)
+    real = row_lineage
+    monkeypatch.setattr("rft_data.web.views.experiences.row_lineage", read)
     shown(page, "/s/run/rows/160")
     assert not left
     left.extend(OSError("gone for good") for _ in range(5))

@@ -17,8 +17,8 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RftError, RowError
 from rft_data.exchange.standing import excluded, said
 from rft_data.web.app import make_app
-from rft_data.web.choosing import Pair, Queue
 from rft_data.web.claims import CLAIM_S, CLAIMS_FILE, Claims
+from rft_data.web.pair_queue import Pair, Queue
 from rft_data.web.subjects import Subjects
 from rft_data.web.writing import write
 from tests.rft_data.run.rejudge.explored import explore
@@ -29,7 +29,7 @@ _BOB = """
 import sys, time
 from rft_data.buffer import Buffer
 from functools import partial
-from rft_data.web.choosing import Queue
+from rft_data.web.pair_queue import Queue
 from rft_data.web.claims import Claims
 from rft_data.web.writing import write
 folder, answers = sys.argv[1], int(sys.argv[2])

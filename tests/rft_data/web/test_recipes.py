@@ -15,7 +15,7 @@ from rft_data.cli.app import app
 from rft_data.core.errors import ConflictError, MissingFileError, RecipeError
 from rft_data.recipe.shipped import shipped_recipe
 from rft_data.web.app import make_app
-from rft_data.web.bodies import MOST_BYTES
+from rft_data.web.body_limit import MOST_BYTES
 from rft_data.web.recipe_form import MOST_CHARACTERS
 from rft_data.web.starting import begin, planned
 from rft_data.web.subjects import Subjects, folder_of_runs

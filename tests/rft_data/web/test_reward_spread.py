@@ -9,9 +9,9 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.buffer.parts import Part
 from rft_data.core.errors import IntegrityError
-from rft_data.web.choice import Choice, chosen
-from rft_data.web.kept import Kept
+from rft_data.web.part_cache import Kept
 from rft_data.web.reward_spread import Spread, histogram
+from rft_data.web.row_choice import Choice, chosen
 from tests.rft_data.conftest import make_experience
 
 
@@ -103,12 +103,12 @@ def test_of_very_many_rows_the_newest_parts_are_counted_and_the_page_says_how_ma
         for first, size in ((0, 20), (20, 8), (28, 4), (32, 4)):
             append(buffer, first, size, lambda n: n / 40)
         for most, newest in ((100, None), (36, None), (35, 35), (31, 16), (17, 16), (9, 8), (7, 4), (6, 4)):
-            monkeypatch.setattr("rft_data.web.choice.MOST_ROWS", most)
+            monkeypatch.setattr("rft_data.web.row_choice.MOST_ROWS", most)
             spread = histogram(buffer, Choice(), "")
             assert spread.newest == newest
             assert sum(one.count for one in spread.bins) == (newest or 36)
         read.clear()
-        monkeypatch.setattr("rft_data.web.choice.MOST_ROWS", 30)
+        monkeypatch.setattr("rft_data.web.row_choice.MOST_ROWS", 30)
         monkeypatch.setattr("rft_data.web.reward_spread._SORTED", Kept(1 << 20, lambda one: one.nbytes))
         append(buffer, 36, 1, lambda n: 0.5)
         histogram(buffer, Choice(), "")
@@ -119,7 +119,7 @@ def test_a_part_too_large_to_be_looked_at_is_searched_for_its_newest_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rft_data.web.reward_spread.WINDOW", 5)
-    monkeypatch.setattr("rft_data.web.choice.MOST_ROWS", 10)
+    monkeypatch.setattr("rft_data.web.row_choice.MOST_ROWS", 10)
     with Buffer(tmp_path / "buffer") as buffer:
         append(buffer, 0, 20, lambda n: n / 40)
         append(buffer, 20, 2, lambda n: n / 40)

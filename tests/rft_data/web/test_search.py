@@ -20,10 +20,10 @@ from rft_data.core.schema import TABLES
 from rft_data.exchange.formats import export
 from rft_data.reading.search import embed, index_text
 from rft_data.web.app import make_app
-from rft_data.web.choice import chosen, joined, pieces
 from rft_data.web.listing import listing
-from rft_data.web.ordering import Order, ordered
 from rft_data.web.reward_spread import histogram
+from rft_data.web.row_choice import chosen, joined, pieces
+from rft_data.web.row_order import Order, ordered
 from rft_data.web.subjects import Subjects
 from tests.rft_data.conftest import make_experience
 
@@ -228,8 +228,8 @@ def test_rows_that_come_meanwhile_move_no_page(tmp_path: Path) -> None:
 def test_costly_filters_look_at_the_newest_rows_and_say_so(
     fruit: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rft_data.web.choice.WINDOW", 30)
-    monkeypatch.setattr("rft_data.web.ordering.WINDOW", 30)
+    monkeypatch.setattr("rft_data.web.row_choice.WINDOW", 30)
+    monkeypatch.setattr("rft_data.web.row_order.WINDOW", 30)
     with Buffer(folder, read_only=True) as buffer:
         spread = histogram(buffer, chosen("completion_text contains 'a'"), "")
         assert spread.newest == 30

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Experience
 from rft_data.web.app import make_app
-from rft_data.web.differing import MOST_WORDS, Differences, Kind
+from rft_data.web.differences import MOST_WORDS, Differences, Kind
 from rft_data.web.subjects import Subjects
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.web.test_guard import HOSTILE, elements

@@ -16,7 +16,7 @@ from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.errors import StalledError
 from rft_data.core.filters import Compare
-from rft_data.web import asking
+from rft_data.web import child_work
 from rft_data.web.app import make_app
 from rft_data.web.subjects import Subjects
 from tests.rft_data.run.rejudge.explored import STRICT, explore
@@ -87,9 +87,9 @@ def test_a_trial_needs_the_form_and_bounds(page: TestClient) -> None:
 
 
 def test_a_third_trial_at_a_time_is_refused(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_free", asking.BoundedSemaphore(1))
-    monkeypatch.setattr(asking, "_PATIENCE_S", 0)
-    asking._free.acquire()
+    monkeypatch.setattr(child_work, "_free", child_work.BoundedSemaphore(1))
+    monkeypatch.setattr(child_work, "_PATIENCE_S", 0)
+    child_work._free.acquire()
     status, text = tried(page, "run", text=TEXT)
     assert status == 503
     assert "send this one again" in text
@@ -105,9 +105,9 @@ def test_a_trial_that_takes_too_long_is_killed(page: TestClient, monkeypatch: py
 
 def test_a_child_that_dies_says_how() -> None:
     with pytest.raises(StalledError, match="the thing did not end"):
-        asking.ask("rft_data.run.trial.child", {}, deadline_s=0.01, what="the thing")
-    with pytest.raises(asking.RftError, match="ended with exit code 1 and no answer"):
-        asking.ask("rft_data.run.no_such_module", {}, deadline_s=30, what="the thing")
+        child_work.ask("rft_data.run.trial.child", {}, deadline_s=0.01, what="the thing")
+    with pytest.raises(child_work.RftError, match="ended with exit code 1 and no answer"):
+        child_work.ask("rft_data.run.no_such_module", {}, deadline_s=30, what="the thing")
 
 
 @pytest.mark.slow

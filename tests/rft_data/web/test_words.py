@@ -22,7 +22,7 @@ from rft_data.placement.hub.server import HubServer
 from rft_data.run.hub_file import hub_offered, offered_hub
 from rft_data.run.record import HUB_FILE, LOCK_FILE
 from rft_data.web.app import make_app
-from rft_data.web.counting import NO_RECIPE, NOTHING, where_it_counts
+from rft_data.web.feedback_effects import NO_RECIPE, NOTHING, where_it_counts
 from rft_data.web.subjects import Subjects
 from tests.rft_data.run.rejudge.explored import explore
 from tests.rft_data.web.conftest import FORM_TOKEN

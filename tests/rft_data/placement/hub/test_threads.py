@@ -34,7 +34,7 @@ def check(buffer: Buffer, acked: dict[int, list[Appended]]) -> None:
     told = {}
     for thread, answers in acked.items():
         assert len(answers) == CALLS
-        numbers = [n for call in range(CALLS) for n in numbers_of(thread, call)]
+        numbers = [n for call in range(CALLS) for n in named_numbers(thread, call)]
         told.update(zip(numbers, (seq for answer in answers for seq in answer.seqs), strict=True))
     assert sorted(told.values()) == list(range(expected))
     rows = buffer.read("experiences", ["seq", "member"]).to_pylist()
@@ -43,7 +43,7 @@ def check(buffer: Buffer, acked: dict[int, list[Appended]]) -> None:
     assert sum(answer.stored for answers in acked.values() for answer in answers) == expected
 
 
-def numbers_of(thread: int, call: int) -> range:
+def named_numbers(thread: int, call: int) -> range:
     first = (thread * CALLS + call) * ROWS
     return range(first, first + ROWS)
 
@@ -57,7 +57,7 @@ def test_threads_each_get_their_own_rows_acknowledged_once(buffer: Buffer, kind:
         sink = client if served else buffer
 
         def act(thread: int) -> None:
-            calls = [[make_experience(n) for n in numbers_of(thread, call)] for call in range(CALLS)]
+            calls = [[make_experience(n) for n in named_numbers(thread, call)] for call in range(CALLS)]
             if kind == "append":
                 acked[thread] = [sink.append(rows) for rows in calls]
             else:
@@ -76,7 +76,7 @@ def test_threads_that_send_the_same_rows_store_them_once(buffer: Buffer) -> None
         order = sorted(range(CALLS), key=lambda call: (call * (thread + 3)) % CALLS)
         found = {}
         for call in order:
-            rows = numbers_of(0, call)
+            rows = named_numbers(0, call)
             found.update(zip(rows, buffer.append([make_experience(n) for n in rows]).seqs, strict=True))
         seqs[thread] = [found[n] for n in sorted(found)]
 

@@ -1,4 +1,4 @@
-"""Which steps a chart shows, and the links to other ones."""
+"""The range of steps that a chart shows, and the ranges that it links to."""
 
 from __future__ import annotations
 

@@ -6,15 +6,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft_data.run.asked import answer
+from rft_data.run.child_answer import answer
 
 if TYPE_CHECKING:
     from rft_data.recipe.recipe import Recipe
 
 
 def work(request: Any) -> dict[str, object]:
-    """The form as it is shown again. Args: request: `models`, and what the desk takes."""
-    from rft_data.recipe.form.desk import worked_on  # after the memory is limited
+    """The form as it is shown again. Args: request: `models`, and a `Request` of the form."""
+    from rft_data.recipe.form.submission import worked_on  # after the memory is limited
 
     models = frozenset(request.pop("models"))
     return dict(worked_on(request, lambda recipe: _outlook(recipe, models)))

@@ -1,6 +1,7 @@
-"""Searches by the meaning of a typed text: by the model that made the vectors of the buffer's rows.
+"""The vector of a text that a person typed, for searches by meaning.
 
-Only a model in a folder of this machine that the run's recipe names is loaded, in a process of its own.
+The model is the one that made the vectors of the buffer's rows. It is loaded only from a folder of this
+machine that the run's recipe names, in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from rft_data.buffer import Buffer
 from rft_data.reading.search import has_vectors
 from rft_data.run.status import stored_recipe
-from rft_data.web.asking import ask
+from rft_data.web.child_work import ask
 
 DEADLINE_S = 60.0
 """For the libraries, the model and the text."""
@@ -37,7 +38,7 @@ def embedders(buffer: Buffer, run_dir: Path | None) -> list[str]:
 def vector(model: str, text: str) -> npt.NDArray[np.float32]:
     """The vector of a text. Raises: what `ask` raises."""
     request = {"model": model, "text": text}
-    found = ask("rft_data.run.text_vector", request, deadline_s=DEADLINE_S, what="the search")
+    found = ask("rft_data.run.text_vector_child", request, deadline_s=DEADLINE_S, what="the search")
     return np.array(found["vector"], np.float32)
 
 

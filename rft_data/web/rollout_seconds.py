@@ -1,4 +1,7 @@
-"""Where the seconds of a rollout went, as its explorer noted them on its last row: a bar for the page."""
+"""The seconds of a rollout by phase, as the bar that the page shows.
+
+Its explorer stored them in the metadata of its last row.
+"""
 
 from __future__ import annotations
 

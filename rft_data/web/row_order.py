@@ -1,4 +1,4 @@
-"""Experiences in an order of their own: by reward, length, version or advantage, with keyset paging."""
+"""Experiences ordered by reward, length, version or advantage, page by page (keyset paging)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.filters import And, Compare
-from rft_data.web.choice import WINDOW, Choice, end_of
-from rft_data.web.listing import PAGE, ShownRow, rows_of
+from rft_data.reading.tags import frontier
+from rft_data.web.listing import PAGE, ShownRow, numbered_rows
+from rft_data.web.row_choice import WINDOW, Choice
 
 
 class Order(StrEnum):
@@ -57,7 +58,7 @@ def ordered(buffer: Buffer, choice: Choice, order: Order, after: str, most: int 
     Raises: RowError when `after` is no such key.
     """
     columns, values, ascending = _KEYS[order]
-    end = end_of(buffer)
+    end = frontier(buffer)
     reach = WINDOW if columns == _ANNOTATED else choice.reach(*columns)
     bottom = max(0, end - reach)
     rows = choice.read(buffer, list(dict.fromkeys(["seq", *columns])), bottom, end)
@@ -75,7 +76,7 @@ def ordered(buffer: Buffer, choice: Choice, order: Order, after: str, most: int 
         int(seq): float(value) * (1 if ascending else -1)
         for seq, value in zip(seqs[first], numbers[first], strict=True)
     }
-    page = rows_of(buffer, list(found))
+    page = numbered_rows(buffer, list(found))
     for row in page:
         row["key"] = found[row["seq"]]
     last = next(reversed(found.items()), None) if len(seqs) > len(first) else None

@@ -34,7 +34,7 @@ from tests.rft_data.loop.toy_run import OPERATORS, SIZE, TASKS
 TOY = "tests.rft_data.loop.toy_run"
 
 
-class House:
+class WholeRun:
     """One start of a run: everything rebuilt from the folder, as a restarted process would."""
 
     def __init__(

@@ -99,7 +99,7 @@ class Hub:
         os.utime(self.weights / f"v{version:08d}")
 
 
-class House:
+class Cluster:
     """Nodes that stay, and hubs that come and go."""
 
     def __init__(self, root: Path, pool: Path, nodes: int) -> None:

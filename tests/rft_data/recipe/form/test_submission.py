@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.core.masking import masked
-from rft_data.recipe.form.desk import Answer, worked_on
+from rft_data.recipe.form.submission import Answer, worked_on
 from rft_data.recipe.load import check_text
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.shipped import shipped_recipe
@@ -19,7 +19,7 @@ def answer(text: str, fields: dict[str, str] | None = None, *, explain: bool = F
 
 
 def said(found: Answer) -> str:
-    """All that leaves the process of a desk."""
+    """All that the process of a form answers."""
     return masked(json.dumps(found))
 
 

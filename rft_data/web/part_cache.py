@@ -1,4 +1,4 @@
-"""What was computed from parts of tables: a part never changes, so nothing that is kept here is outdated."""
+"""Caches what was computed from a part of a table. A part never changes, so a result never grows old."""
 
 from __future__ import annotations
 

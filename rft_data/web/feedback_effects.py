@@ -1,4 +1,4 @@
-"""Where a person's word will count, in sentences: what of a run's recipe reads it."""
+"""Says in sentences what feedback of a person will change: the parts of a run's recipe that read it."""
 
 from __future__ import annotations
 

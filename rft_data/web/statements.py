@@ -1,4 +1,4 @@
-"""What people said, newest first, with what has become of it: for the page."""
+"""What people said of a run's experiences, newest first, and whether it still counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rft_data.exchange.agreement import COMPARED, Agreement, agreements
 from rft_data.exchange.annotate.corrections import correctable
 from rft_data.exchange.standing import Word, said, words
 from rft_data.run.status import stored_recipe
-from rft_data.web.counting import Recipe, where_it_counts
+from rft_data.web.feedback_effects import Recipe, where_it_counts
 from rft_data.web.subjects import Subject
 
 NEWEST = 2_000
@@ -88,10 +88,10 @@ def about_row(buffer: Buffer, subject: Subject, row: ExperienceRow) -> dict[str,
 
 def counts(subject: Subject, keys: Sequence[str]) -> dict[str, list[str]]:
     """Where words under each key count."""
-    recipe = recipe_of(subject)
+    recipe = subject_recipe(subject)
     return {key: where_it_counts(recipe, key) for key in dict.fromkeys(keys)}
 
 
-def recipe_of(subject: Subject) -> Recipe | None:
+def subject_recipe(subject: Subject) -> Recipe | None:
     """A run's recipe as it is stored; None of a buffer alone."""
     return None if subject.run_dir is None else stored_recipe(subject.run_dir)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TypedDict
 
-from rft_data.run.asked import answer
+from rft_data.run.child_answer import answer
 
 
 class Request(TypedDict):

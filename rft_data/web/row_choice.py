@@ -1,4 +1,4 @@
-"""Which experiences a person asked for: a typed filter, and what the operators said of them."""
+"""The rows that a person asked for: a filter as text, and a verdict of the operators."""
 
 from __future__ import annotations
 
@@ -90,12 +90,6 @@ def _conjuncts(filter_: Filter) -> Iterator[Filter]:
             yield from _conjuncts(part)
     else:
         yield filter_
-
-
-def end_of(buffer: Buffer) -> int:
-    """One more than the newest row number; 0 for an empty buffer."""
-    newest = buffer.tail("experiences", 1, ["seq"])["seq"].to_pylist()
-    return int(newest[0]) + 1 if newest else 0
 
 
 def _judged(buffer: Buffer, verdict: AskedVerdict, bottom: int, top: int) -> npt.NDArray[np.bool_]:

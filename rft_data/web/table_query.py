@@ -1,4 +1,4 @@
-"""What a link to a table of experiences asks for, and the links that ask for something else."""
+"""The query in a link to the table of experiences (filter, search, order), and links to other queries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ConfigDict, Field
 
 from rft_data.core.filters import Compare, Filter, to_text
-from rft_data.web.choice import AskedVerdict, Choice, chosen, joined, pieces
-from rft_data.web.ordering import Order
+from rft_data.web.row_choice import AskedVerdict, Choice, chosen, joined, pieces
+from rft_data.web.row_order import Order
 
 _Short = Annotated[str, Field(max_length=2_000)]
 

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
 from rft_data.web.app import make_app
-from rft_data.web.spent import WIDTH, shares
+from rft_data.web.rollout_seconds import WIDTH, shares
 from rft_data.web.subjects import Subjects
 from tests.rft_data.conftest import make_experience
 

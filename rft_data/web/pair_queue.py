@@ -1,4 +1,4 @@
-"""Which of two rollouts is better: a queue of pairs for one or several people, and their answers."""
+"""A queue of pairs of rollouts: people say which of the two is better, and their answers are stored."""
 
 from __future__ import annotations
 

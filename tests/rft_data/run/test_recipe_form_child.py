@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.recipe.shipped import shipped_recipe
-from rft_data.run.recipe_desk import work
+from rft_data.run.recipe_form_child import work
 
 
 def outlook(text: str, models: list[str]) -> dict[str, str]:

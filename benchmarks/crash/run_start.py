@@ -42,7 +42,7 @@ FAULT_EXIT = 3
 """Exit status of a child that found something wrong itself."""
 
 
-class House:
+class RunStart:
     """Everything of one start."""
 
     def __init__(self, orders: Orders) -> None:
@@ -273,7 +273,7 @@ def guarded(notes: Notes, role: Callable[..., None], *args: Any) -> None:
 
 def live(orders: Orders) -> None:
     """The whole life of a child that is a run."""
-    guarded(Notes(orders.root), lambda: House(orders).run())
+    guarded(Notes(orders.root), lambda: RunStart(orders).run())
 
 
 def own(orders: Orders) -> None:

@@ -1,4 +1,4 @@
-"""How much a request may send: a form of the page is small, and says how long it is."""
+"""Refuses requests with a large body, or with one of unknown length. The page's own forms are small."""
 
 from __future__ import annotations
 

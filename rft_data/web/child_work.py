@@ -1,4 +1,7 @@
-"""Work for a request in a child process, which can be killed and takes no memory of the server's."""
+"""Does the work of one request in a child process.
+
+A child can be killed, and the memory that it uses is not the server's.
+"""
 
 from __future__ import annotations
 
