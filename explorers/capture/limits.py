@@ -15,7 +15,7 @@ class CaptureLimits:
     """
 
     body_bytes: int = 8 << 20
-    """Of one request."""
+    """Bytes that the body of one request may have."""
     requests: int = 256
     """Under way at once; more are answered 429."""
     key_requests: int = 32

@@ -67,11 +67,11 @@ class Stored:
     """What is stored of a trajectory."""
 
     experience_ids: tuple[str, ...]
-    """Of its rows, in their order; the last one has the reward."""
+    """Ids of its rows, in their order; the last one has the reward."""
     refused: int = 0
     """Rows that validation refused."""
     reward: float | None = None
-    """Of its last row."""
+    """Reward of its last row."""
 
     def has(self, given: Given) -> bool:
         """Whether a reward is the one that is stored."""

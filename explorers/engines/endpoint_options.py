@@ -15,7 +15,7 @@ from rft_data.core.lookup import suggest
 _LIMITS = {"retries": 5, "timeout_s": 300.0}
 """Defaults that differ from those of judges: an answer may be long, and it comes in one piece."""
 _NOT_HERE = "deadline_s"
-"""Of batches of prompts; a rollout has the deadline of `explorer.limits`."""
+"""A limit of batches of prompts; a rollout has the deadline of `explorer.limits`."""
 _OURS = (
     "model", "messages", "tools", "n", "stream", "max_tokens", "max_completion_tokens", "temperature",
     "stop", "min_tokens", "top_p", "top_k", "min_p",
@@ -39,7 +39,7 @@ class EndpointOptions:
     length_field: str = "max_tokens"
     """What the endpoint calls the longest completion; newer models of OpenAI: `max_completion_tokens`."""
     price: Mapping[str, float] = field(default_factory=dict)
-    """Of a million tokens, `input` and `output`, in your currency; empty: the cost is not counted."""
+    """What a million tokens cost, `input` and `output`, in your currency; empty: the cost is not counted."""
     limits: CallLimits = field(default_factory=CallLimits)
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:

@@ -89,7 +89,7 @@ class Flights:
     """The requests in flight of one engine."""
 
     running: dict[str, Flight] = field(default_factory=dict)
-    """By the id that vLLM has of them."""
+    """Requests under way, by the id that vLLM has of them."""
     held: list[RequestOutput] = field(default_factory=list)
     """Outputs that are not passed on yet, in the order of the steps."""
     _ids: Iterator[int] = field(default_factory=itertools.count)

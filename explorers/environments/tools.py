@@ -60,9 +60,9 @@ class Toolset(Protocol[Instance]):
     name: str
     """What the recipe calls it."""
     names: frozenset[str]
-    """Of the tools."""
+    """Names of the tools."""
     schemas: list[ToolDefinition]
-    """Of the tools as JSON, in the form chat templates take."""
+    """Definitions of the tools as JSON, in the form chat templates take."""
     reward: str | None
     """Name of an instance's method that scores a rollout at its end; None without one."""
     resets: bool

@@ -30,7 +30,7 @@ class Scored:
 
     @property
     def outcome(self) -> Outcome:
-        """Of the only rollout, or the first."""
+        """The outcome of the only rollout, or of the first."""
         return self.outcomes[0]
 
     @property

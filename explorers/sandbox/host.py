@@ -46,7 +46,7 @@ BOXES: Mapping[SandboxKind, Callable[[SandboxLimits], Box]] = {
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _HUNG_UP = 1
 FOLDER_PREFIX = "rft-sandbox-"
-"""Of the name of a program's folder; then come its host's process id and a random word."""
+"""Beginning of the name of a program's folder; its host's process id and a random word follow."""
 
 
 class Host:

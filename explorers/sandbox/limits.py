@@ -21,7 +21,7 @@ class SandboxLimits:
     processes: int = 8
     """At a time, itself included. Not enforced without a sandbox."""
     open_files: int = 64
-    """Of each process."""
+    """Files that each process may have open."""
     disk_mb: int = 16
     """In its working folder (MiB), and the largest single file."""
     output_kb: int = 256

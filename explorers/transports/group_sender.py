@@ -1,9 +1,9 @@
 """The run's side of `group.py`: broadcasts a published version to the explorers that ask for it.
 
 The sender waits a little for every explorer that was offered a version, so that all get it in one broadcast.
-An explorer that comes later, because it died and was started again, gets it then. Where a group fails although
-its explorers live, some of them cannot reach each other: from then on each of them is sent to by itself, and an
-explorer that cannot be reached at all delays no other.
+An explorer that comes later, because it died and was started again, gets it then. Where a group fails
+although its explorers live, some of them cannot reach each other: from then on each of them is sent to by
+itself, and an explorer that cannot be reached at all delays no other.
 """
 
 from __future__ import annotations

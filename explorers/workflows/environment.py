@@ -43,9 +43,9 @@ class _Steps:
 
     shown: Shown
     states: list[str] = field(default_factory=list)
-    """Of the environment before each turn."""
+    """Keys of the environment's state before each turn."""
     rewards: list[float] = field(default_factory=list)
-    """Of each turn; 0 where the environment gave none."""
+    """The reward of each turn; 0 where the environment gave none."""
     scored: bool = False
     """Whether the environment gave any."""
     invalid: int = 0

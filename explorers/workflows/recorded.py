@@ -48,7 +48,7 @@ class Course:
     counts: dict[str, int | Mapping[str, int]] = field(default_factory=dict)
     """For the rows' metadata, and summed up in the metrics."""
     state: Mapping[str, object] = field(default_factory=dict)
-    """Of the environment at the end, for rewards that look at it."""
+    """State of the environment at the end, for rewards that look at it."""
 
     @contextmanager
     def ended_by_limits(self) -> Iterator[None]:

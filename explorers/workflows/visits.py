@@ -38,7 +38,7 @@ class Visit:
     door: Door
     app: RolloutApp
     group: str = ""
-    """Of the rollout that waits."""
+    """Id of the group of the rollout that waits."""
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     used: float = 0.0

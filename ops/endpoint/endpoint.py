@@ -27,7 +27,7 @@ _SHOWN = 200
 _MAY_PASS = (408, 409, 429)
 """Statuses below 500 after which the library tries again."""
 _BYTES_PER_TOKEN = 4
-"""Of a request, roughly."""
+"""Bytes of a request for one token, roughly."""
 
 
 class Endpoint:

@@ -34,7 +34,7 @@ class Outcomes:
     rewards: Array
     """R effective rewards, of the last row of each rollout; NaN where it has none."""
     groups: Groups
-    """Of the rollouts."""
+    """Groups of the rollouts."""
     rows: npt.NDArray[np.int64]
     """N rollout numbers: `values[rows]` gives every row of a rollout its rollout's value."""
     last: npt.NDArray[np.int64]

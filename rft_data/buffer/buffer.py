@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from lancedb.table import Table
 
 DEADLINE_S, STORE_DEADLINE_S = 60.0, 360.0
-"""Of an append, in a folder and on an object store, whose owner is patient for 5 minutes."""
+"""Seconds that an append may take, in a folder and on an object store, where the owner tries for 5
+minutes."""
 _VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked", "shaped_reward"]
 
 

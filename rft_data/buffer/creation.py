@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import lance
 
 FORMAT: Final = "2.2"
-"""Of Lance's data files."""
+"""Version of Lance's data files."""
 _KEY_MARK = {b"lance-schema:unenforced-primary-key:position": b"1"}
 """Without it concurrent merges duplicate rows silently."""
 

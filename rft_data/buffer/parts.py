@@ -21,7 +21,7 @@ class Part:
     """Some rows of a table, consecutive as they were written."""
 
     location: str
-    """Of the buffer."""
+    """Folder or URL of the buffer."""
     table: str
     name: str
     """What no part of other rows is called, in any buffer."""

@@ -16,7 +16,7 @@ class Arm(StrEnum):
     """Which weights serve a trajectory."""
 
     OLD = "old"
-    """Those of the pinned explorer, some publications behind the newest."""
+    """Weights some publications behind the newest: those of the pinned explorer."""
     NEW = "new"
     """The newest."""
 

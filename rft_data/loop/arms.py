@@ -42,7 +42,7 @@ class Arms:
         """What the pinned explorer is to serve."""
         self._given: Counter[Arm] = Counter()
         self._arm_of: dict[str, Arm] = {}
-        """Of the groups under way, by their id."""
+        """The arm of each group under way, by the id of the group."""
         self._rewards: dict[Arm, list[float]] = {arm: [] for arm in Arm}
 
     def arm(self, member: Member) -> Arm:

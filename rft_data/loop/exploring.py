@@ -47,7 +47,7 @@ class Exploring:
     judge_s: float = 0.0
     """Seconds spent closing groups."""
     rewards: list[tuple[float | None, ...]] = field(default_factory=list)
-    """Of the groups that arrived, per rollout; emptied by `take_rewards`."""
+    """Rewards of the groups that arrived, per rollout; emptied by `take_rewards`."""
     arrived: list[Played] = field(default_factory=list)
     """Groups whose rows are stored, to be closed with the next ones; `resume` finds them after a kill."""
     _arrived_at: float = 0.0

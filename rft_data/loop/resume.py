@@ -43,7 +43,7 @@ class Position:
     history: Sequence[GroupResult]
     """Every group of the run that is closed, and those that wait for rewards (outcome `awaiting`)."""
     repeats: Mapping[int, Sequence[Sequence[GroupResult]]] = field(default_factory=dict)
-    """Of a synchronous run: the rounds of each step since the checkpoint that was leased."""
+    """In a synchronous run: the rounds of each step since the checkpoint that was leased."""
 
 
 def resume(

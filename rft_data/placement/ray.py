@@ -21,7 +21,7 @@ from rft_data.placement.ray_room import RayRoom
 PLACES = "RFT_RAY_PLACES"
 """Environment variable of an actor: its placement group, and the first of the places beside its own."""
 _CALLS_AT_ONCE = 1000
-"""Of one actor: its coroutines run concurrently."""
+"""Calls of one actor at a time: its coroutines run concurrently."""
 _OBJECT_STORE_BYTES = 256 << 20
 """Size for a cluster started here: it holds calls and answers, and no rows."""
 

@@ -43,7 +43,7 @@ class RunFacts:
     steps_leased: int
     """Optimizer steps for which its consumers have or had a lease."""
     steps_consumed: int
-    """Those of them that a checkpoint contains."""
+    """Leased steps that a checkpoint contains."""
     newest_version: int | None
 
 
@@ -61,7 +61,7 @@ class Overview:
     scored: int
     """Experiences with a reward."""
     reward_mean: float | None
-    """Of the effective rewards (`core/effective_reward.py`)."""
+    """Mean of the effective rewards (`core/effective_reward.py`)."""
     versions: tuple[int, int] | None
     """Lowest and highest policy version that sampled a stored token."""
 

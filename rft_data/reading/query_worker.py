@@ -40,7 +40,7 @@ class Request(TypedDict):
     """What `query.py` sends."""
 
     location: str
-    """Of the buffer."""
+    """Folder or URL of the buffer."""
     sql: str
     where: str | None
     """SQL condition that restricts the table `experiences`; None: all its rows."""

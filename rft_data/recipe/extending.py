@@ -11,7 +11,7 @@ from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.recipe import RunRecipe
 
 _SCHEDULES = ("constant", "constant_with_warmup", "inverse_sqrt")
-"""Those of transformers that do not read how many steps a training has."""
+"""Schedules of transformers that do not read how many steps a training has."""
 _TRLS_OWN = "linear"
 
 

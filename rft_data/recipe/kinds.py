@@ -15,30 +15,30 @@ from rft_data.recipe.recipe import PlayingRecipe, Recipe, RunRecipe, TasksRecipe
 
 
 def with_tasks(recipe: Recipe) -> TasksRecipe | None:
-    """With tasks."""
+    """The recipe, if its mode reads tasks."""
     return recipe if isinstance(recipe, TasksRecipe) else None
 
 
 def with_model(recipe: Recipe) -> RunRecipe | None:
-    """A run on a model."""
+    """The recipe, if its mode is a run on a model."""
     return recipe if isinstance(recipe, RunRecipe) else None
 
 
 def with_explorers(recipe: Recipe) -> ExplorerRecipe | None:
-    """With explorers, that train or are measured."""
+    """The recipe, if its mode has explorers, which train or are measured."""
     return recipe if isinstance(recipe, PlayingRecipe | EvalRecipe) else None
 
 
 def with_reinforcement(recipe: Recipe) -> TrainingRecipe | None:
-    """With a stage that trains by reinforcement."""
+    """The recipe, if it has a stage that trains by reinforcement."""
     return recipe if isinstance(recipe, OnlineRecipe | TrainRecipe) else None
 
 
 def with_operators(recipe: Recipe) -> OperatorRecipe | None:
-    """With operators that judge groups."""
+    """The recipe, if it has operators that judge groups."""
     return recipe if isinstance(recipe, OnlineRecipe | ExploreRecipe | TrainRecipe) else None
 
 
 def that_explores_and_trains(recipe: Recipe) -> OnlineRecipe | None:
-    """With explorers and a stage that trains on what they explore."""
+    """The recipe, if it has explorers and a stage that trains on what they explore."""
     return recipe if isinstance(recipe, OnlineRecipe) else None

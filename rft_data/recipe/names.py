@@ -32,7 +32,7 @@ TRACKERS = (
 WORKFLOWS = ("single_turn", "function", "tools", "environment", "verifiers", "program", "served")
 SAMPLERS = ("fifo", "windowed", "ready_first", "fresh_first", "replay", "mix")
 ENGINE_OPTIONS = ("dtype", "device", "max_num_seqs")
-"""Of the engine `transformers`."""
+"""Options of the engine `transformers`."""
 
 TRUNCATING = ("top_p", "top_k", "min_p")
 """Ways of sampling that cut the distribution off."""

@@ -133,7 +133,8 @@ class PlacementSection(Section):
     trainer: TrainerPlace = Field(default_factory=TrainerPlace)
     """Processes, CPUs and GPUs of the trainer."""
     address: str | None = Field(default=None, exclude_if=lambda given: given is None)
-    """Of a running Ray cluster: `host:port`, or `auto`; left out: RAY_ADDRESS, or one is started here."""
+    """Address of a running Ray cluster: `host:port`, or `auto`; left out: RAY_ADDRESS, or one is started
+    here."""
     wait_s: float | None = Field(default=None, gt=0, exclude_if=lambda given: given is None)
     """With `ray`, how long the run waits for room, also on nodes that the cluster does not have yet; left
     out: 300 s for what other runs hold, and what its nodes can never hold is refused at once."""
@@ -218,7 +219,8 @@ class DataPlace(Section):
     use: Literal["local", "ray"] = "local"
     """`local`: this process; `ray`: tasks of Ray Data, over the nodes of a cluster, with the same result."""
     address: str | None = None
-    """Of a running Ray cluster: `host:port`, or `auto`; left out: RAY_ADDRESS, or one is started here."""
+    """Address of a running Ray cluster: `host:port`, or `auto`; left out: RAY_ADDRESS, or one is started
+    here."""
     workers: int | None = Field(default=None, ge=1)
     """How many tasks run at a time, each on one CPU; left out: as many as the cluster has CPUs."""
 

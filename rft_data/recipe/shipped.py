@@ -30,7 +30,7 @@ class ShippedRecipe:
     about: str
     """The first sentence of its header."""
     facts: Mapping[str, str]
-    """Those of FACTS that its header has."""
+    """The FACTS that its header states."""
 
 
 def shipped_folder() -> Path:

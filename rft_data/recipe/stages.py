@@ -63,7 +63,7 @@ class CriticSection(Section):
     use: Literal["shared", "separate"] = "shared"
     """`shared`: a head on the policy; `separate`: a second model."""
     learning_rate: float = 1e-5
-    """Of the value head, or of the separate critic; it follows the policy's schedule."""
+    """Learning rate of the value head, or of the separate critic; it follows the policy's schedule."""
     coef: float = 0.1
     """What the value loss is multiplied by."""
     clip: float | None = 0.2

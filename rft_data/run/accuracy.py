@@ -33,17 +33,19 @@ class Figures:
     by_class: Mapping[str, float]
     """The same by `taskset/difficulty`."""
     pass_at_k: Mapping[str, float]
-    """By k, where a task is played more than once."""
+    """pass@k by k, where a task is played more than once."""
     mean_reward: float | None
     """Mean over tasks of the mean effective reward of their rollouts; None where none has a reward."""
     standard_error: float | None
-    """Of `mean_reward`, over tasks: rollouts of one task are no independent draws (arXiv:2411.00640)."""
+    """Standard error of `mean_reward`, over tasks: rollouts of one task are no independent draws
+    (arXiv:2411.00640)."""
     mean_parts: Mapping[str, float]
-    """By reward component, its mean in the same way; a component of weight 0 is measured and not rewarded."""
+    """Mean of each reward component, by its name, over tasks; a component of weight 0 is measured and not
+    rewarded."""
     rollouts: int
     """That were to be played."""
     unscored: int
-    """Those of them without a reward."""
+    """Rollouts without a reward."""
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""

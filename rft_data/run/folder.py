@@ -52,7 +52,7 @@ class Progress:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall time by phase, over all starts."""
     heldout_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """By the model that was measured: `start`, a stage's name, `final`."""
+    """Accuracy by the model that was measured: `start`, a stage's name, `final`."""
     by_difficulty: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The same by `taskset/difficulty`."""
     pass_at_k: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

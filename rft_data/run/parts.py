@@ -57,7 +57,7 @@ class Tasks:
     """How many were read and kept, by split, and what each operator dropped."""
 
     def of(self, split: str) -> list[Task]:
-        """Those of a split, `train` or `heldout`."""
+        """The tasks of a split, `train` or `heldout`."""
         return [task for task in self.all if task.split == split]
 
 

@@ -47,16 +47,16 @@ class RunRecord:
     phase_at: float = 0.0
     """When it began to do that."""
     done: int | None = None
-    """Of what it is doing: steps or groups so far; None where they are not counted."""
+    """Steps or groups done so far; None where they are not counted."""
     total: int | None = None
     """The same, all of them."""
     why: str = ""
     """Why it stopped or failed, or empty."""
     exit_code: int | None = None
-    """Of its process; None while it runs."""
+    """Exit code of its process; None while it runs."""
     sandbox: str = ""
-    """Of programs that the model wrote: the kind, the recipe's setting, and why others were rejected. Empty
-    where the run runs none."""
+    """The sandbox of programs that the model wrote: its kind, the recipe's setting, and why others were
+    rejected. Empty where the run runs no programs."""
     heard: Mapping[str, float] = field(default_factory=dict)
     """When each role last answered or was at work."""
 

@@ -32,14 +32,14 @@ _MOST_PORT = 65535
 
 @dataclass(frozen=True)
 class AbSettings:
-    """What a recipe says of an A/B test."""
+    """The settings of an A/B test in a recipe."""
 
     share: float
-    """Of the trajectories that are served by older weights."""
+    """Share of the trajectories that older weights serve."""
     steps_behind: int
     """Optimizer steps between these weights and the newest."""
     seed: int
-    """Of the draw of arms."""
+    """Seed of the draw of arms."""
 
 
 def ab_settings(recipe: OnlineRecipe) -> AbSettings | None:
@@ -55,7 +55,7 @@ class ServedFront:
 
     settings: AbSettings
     explorers: Sequence[RoleSpec]
-    """As the recipe says; the last one is pinned."""
+    """Specs of the explorers, as the recipe says; the last one is pinned."""
     _folder: Path = field(init=False)
 
     def __enter__(self) -> ServedFront:

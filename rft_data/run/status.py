@@ -76,7 +76,7 @@ class RunStatus:
     steps: int | None
     """Optimizer steps the recipe asks for; None where it asks for none."""
     groups: tuple[int, int] | None
-    """Of a run that only explores: groups played, and asked for."""
+    """In a run that only explores: groups played, and asked for."""
     progress: Progress | None
     """None before the first step."""
     roles: tuple[RoleStatus, ...]

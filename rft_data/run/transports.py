@@ -33,7 +33,7 @@ class Way:
     why: str
     """Who chose it, and why."""
     name: str
-    """Of what is started for it, unique among runs and their attempts."""
+    """Name of what is started for it, unique among runs and their attempts."""
 
     def as_json(self) -> dict[str, str]:
         """For the run's summary."""

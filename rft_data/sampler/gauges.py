@@ -22,7 +22,7 @@ class Gauges:
         self._lags: Counter[tuple[int, int]] = Counter()
         """Groups trained for the first time, by lag in flight and in queue."""
         self._reused_ages: list[int] = []
-        """Of groups trained again, in optimizer steps."""
+        """Ages of groups trained again, in optimizer steps."""
         self._stale_tokens = 0
         self._uses = 0
         """Groups trained since the last reading, for the first time or again."""

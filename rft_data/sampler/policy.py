@@ -51,7 +51,7 @@ class Moment:
     in_flight: int
     """Groups in leases that are not settled yet."""
     fresh_in_flight: int
-    """Those of them that were never trained before."""
+    """Groups in flight that were never trained before."""
     reuses: int
     """Uses of groups beyond each one's first, leases in flight included."""
 

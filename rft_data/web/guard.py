@@ -22,7 +22,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Of every answer. No script runs on the page, of whatever origin."""
+"""Headers of every answer. No script runs on the page, of whatever origin."""
 
 
 class Guard:

@@ -83,7 +83,7 @@ class Facts:
         return [overlay for overlay, stored in there.items() if stored]
 
     def logprob(self, place: int) -> float | None:
-        """Of a sampled token."""
+        """Logprob of a sampled token."""
         return float(self.logprobs[place]) if self.logprobs is not None and self.mask[place] else None
 
     def given(self, place: int) -> float | None:
@@ -103,7 +103,7 @@ class Facts:
         return None if own is None or trained is None else trained - own
 
     def entropy(self, place: int) -> float | None:
-        """Of the policy where a sampled token stands, nats."""
+        """Entropy of the policy at a sampled token, in nats."""
         return self._by_trainer(self.entropies, place)
 
     def _by_trainer(self, values: Sequence[float], place: int) -> float | None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _OVERHEAD_BYTES = 512
-"""Of a value and its key, also where the value is nothing."""
+"""Bytes counted for a value and its key beside the value itself."""
 
 
 class Kept(Generic[T]):
@@ -21,7 +21,7 @@ class Kept(Generic[T]):
         self._size = size
         self._values: OrderedDict[Hashable, T] = OrderedDict()
         self.nbytes = 0
-        """Of what is kept."""
+        """Bytes of all values that are kept."""
         self._lock = Lock()
 
     def of(self, key: Hashable, made: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#0b68cb", "#c2410c", "#18794e", "#8e4ec6")
-"""Of the series, in order; those of the page in its light colours."""
+"""Colours of the series, in order: those of the page in its light colours."""
 _STYLE = {
     "text.parse_math": False,  # a name with a dollar sign is a name
     "svg.fonttype": "path",  # looks the same where the font is not installed
@@ -70,7 +70,7 @@ class Curves:
 
     title: str
     series: Mapping[str, Sequence[tuple[int, float]]]
-    """By name, each in the order of its steps."""
+    """The series by name, each in the order of its steps."""
     smooth: Mapping[str, Sequence[float]]
     """Moving averages of some of them, a value for each step."""
     log: bool = False
@@ -106,7 +106,7 @@ class Bars:
     title: str
     edges: Sequence[float]
     counts: Mapping[str, Sequence[int]]
-    """By name; one fewer than edges. The last bin has its upper edge too."""
+    """Counts by name; one fewer than edges. The last bin has its upper edge too."""
 
     def rows(self) -> list[list[object]]:
         """A heading and a row for each bin."""

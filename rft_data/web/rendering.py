@@ -23,7 +23,7 @@ DEADLINE_S = 10.0
 """For its import and its call."""
 MOST_ROWS, MOST_COLUMNS = 200, 20
 _LAST_LINES = 3
-"""Of what it printed, in messages; it may print without end."""
+"""Lines of what it printed that a message shows; it may print without end."""
 
 
 @dataclass(frozen=True, slots=True)

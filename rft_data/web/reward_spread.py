@@ -42,7 +42,7 @@ class Spread:
 
 
 _SORTED: Kept[_Rewards] = Kept(32 << 20, lambda rewards: int(rewards.nbytes))
-"""Of the parts of all buffers, by part and filter; 4,000,000 rows take 16 MiB."""
+"""Sorted rewards of the parts of all buffers, by part and filter; 4,000,000 rows take 16 MiB."""
 
 
 def histogram(buffer: Buffer, choice: Choice, text: str) -> Spread:

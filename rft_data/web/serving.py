@@ -16,7 +16,8 @@ from rft_data.web.place import Place
 from rft_data.web.subjects import Subjects
 
 PRIORITY = 10
-"""By so much the page is nicer than a run: where both want a core, the run gets nine tenths of it."""
+"""How much lower the priority of the page is than that of a run (`nice`): where both want a core, the run
+gets nine tenths of it."""
 
 
 def serve(

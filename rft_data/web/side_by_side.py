@@ -29,7 +29,7 @@ class Turn:
 
     row: Member
     pieces: tuple[Piece, ...]
-    """Of its completion, compared with the same turn of the reference; empty: it is not compared."""
+    """Pieces of its completion, compared with the same turn of the reference; empty: it is not compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Start:
     folder: Path
     """Its folder, which is not there yet."""
     arguments: tuple[str, ...]
-    """Of the command `rft`."""
+    """Arguments of the command `rft`."""
 
     @property
     def command(self) -> str:

@@ -20,7 +20,7 @@ _MOST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """Of one step."""
+    """What the trainer measured in one step."""
 
     step: int
     numbers: tuple[tuple[str, float], ...]

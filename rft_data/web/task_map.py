@@ -19,7 +19,7 @@ class Cell:
 
     column: int
     share: float
-    """Of its rollouts, those that solved it."""
+    """Share of its rollouts that solved it."""
     level: int
     """The share in steps of an eighth."""
     title: str
@@ -47,9 +47,9 @@ class TaskMap:
     tasks: int
     """That were played; at most 80 of them are lines."""
     never: int
-    """Of which no rollout was solved."""
+    """Tasks of which no rollout was solved."""
     always: int
-    """Of which every rollout was solved."""
+    """Tasks of which every rollout was solved."""
     width: int
     """Optimizer steps in a column."""
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#dbe9f8", "#0b68cb")
-"""Of a task that no rollout solved, and of one that all did; where it was not played there is nothing."""
+"""Colours of a task that no rollout solved, and of one that all did; where it was not played there is
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class TaskView:
     variants: Sequence[TaskKey]
     """Tasks that were made from its rows."""
     retired: bool
-    """By people."""
+    """Whether people retired it."""
     words: Sequence[Word]
     """What people said of retiring it, oldest first."""
 

@@ -42,7 +42,7 @@ class Trial:
 
     number: str
     key: str
-    """Of the subject."""
+    """Key of the subject."""
     wanted: Wanted
     found: Mapping[str, Any]
     """What `rft_data.run.trial.trial.tried` returns."""

@@ -76,4 +76,4 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "parts": parts,
     "quoted": quoted,
 }
-"""Of the templates."""
+"""Filters that the templates use."""

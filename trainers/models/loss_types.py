@@ -17,7 +17,7 @@ KTO_LOSSES = ("kto", "apo_zero_unpaired")
 """The second has no KL term."""
 
 LOSS_TYPES: Mapping[str, Sequence[str]] = {"rl": GRPO_LOSSES, "dpo": DPO_LOSSES, "kto": KTO_LOSSES}
-"""By the kind of a recipe's stage; other kinds have a fixed loss, or leave it to TRL."""
+"""Loss types by the kind of a recipe's stage; other kinds have a fixed loss, or leave it to TRL."""
 
 
 def unknown_loss(kind: str, given: object) -> str:

@@ -127,4 +127,4 @@ OWNED_BY_STAGE: Mapping[str, Mapping[str, str]] = {
     "kto": KTO_OWNED,
     "reward_model": PREFERENCE_OWNED,
 }
-"""By the kind of a recipe's stage."""
+"""Owned fields by the kind of a recipe's stage."""

@@ -75,7 +75,7 @@ class StageCheckpoints(TrainerCallback):  # type: ignore[misc]
 
 
 def _digest(trainer: Trainer) -> str:
-    """Of the examples, in order."""
+    """Digest of the examples, in order."""
     hashed = blake2b(digest_size=16)
     for batch in trainer.train_dataset.with_format("arrow").iter(1000):
         for part in batch.combine_chunks().to_batches():

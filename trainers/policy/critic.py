@@ -47,7 +47,7 @@ class ValueModel(Protocol):
         ...
 
     def beside_policy(self) -> Sequence[torch.nn.Parameter]:
-        """Those of `parameters` that the policy model does not have."""
+        """Those `parameters` that the policy model does not have."""
         ...
 
     def save(self, folder: Path, *, write: bool) -> None:

@@ -69,7 +69,7 @@ class Objective:
     """The objective of one stage. The default is TRL's own loss on the stored advantages."""
 
     loss: Loss | None = None
-    """With its arguments bound; None: TRL's `loss_type`."""
+    """The loss with its arguments bound; None: TRL's `loss_type`."""
     batch_ops: tuple[BatchOp, ...] = ()
     kl: KlTerm | None = None
     """Added to either loss."""

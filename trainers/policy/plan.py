@@ -43,7 +43,7 @@ class GrpoPlan:
     options: Mapping[str, object]
     """The recipe's `trl: {...}`, fields of TRL's GRPOConfig."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     resume_from: Path | None = None
     """A checkpoint folder to continue from, exactly."""
     off_policy: Mapping[str, object] = field(default_factory=dict)

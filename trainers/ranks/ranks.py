@@ -38,9 +38,9 @@ class Order(TypedDict):
 
     do: Literal["make", "step", "checkpoint", "weights", "close", "end"]
     arguments: NotRequired[Mapping[str, object]]
-    """Of `make`: a GrpoPlan as JSON."""
+    """For the order `make`: a GrpoPlan as JSON."""
     checkpoint: NotRequired[bool]
-    """Of `step`: whether a checkpoint is written after it."""
+    """For the order `step`: whether a checkpoint is written after it."""
 
 
 class Ranks:

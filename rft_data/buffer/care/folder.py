@@ -55,7 +55,7 @@ class Snapshot:
         self.version = int(dataset.version)
         self.names: list[str] = dataset.schema.names
         self.fragments: dict[int, lance.LanceFragment] = {f.fragment_id: f for f in dataset.get_fragments()}
-        """By id, in the order of their rows."""
+        """Fragments by id, in the order of their rows."""
 
     def row_ids(self, number: int) -> Numbers:
         """Row ids of a fragment's rows, from the manifest alone; empty when its deletion file is missing."""

@@ -46,7 +46,7 @@ class _Exchange:
 
     request: JsonObject
     messages: Sequence[JsonObject]
-    """Of the request, in the one form of `chat`."""
+    """Messages of the request, in the one form of `chat`."""
     rest_of_row: JsonObject
     rest_of_request: JsonObject
     rest_of_response: JsonObject

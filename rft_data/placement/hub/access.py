@@ -45,7 +45,7 @@ class Holder:
 
     role: HubRole
     name: str
-    """Of one client; what is shared out among clients is counted under role and name."""
+    """Name of one client; what is shared out among clients is counted under role and name."""
 
     def check(self, method: str, args: Mapping[str, object]) -> None:
         """Check that this client may make a call.

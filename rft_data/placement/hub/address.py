@@ -23,7 +23,7 @@ class Place:
     host: str
     port: int
     digest: str | None
-    """Of its certificate; None: it speaks without TLS, on loopback."""
+    """Digest of the hub's certificate; None: it speaks without TLS, on loopback."""
 
     def __str__(self) -> str:
         """The address."""

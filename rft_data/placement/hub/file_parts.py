@@ -18,7 +18,7 @@ from rft_data.core.once import Once
 from rft_data.placement.hub.arrow_rows import encoded
 
 PART_BYTES = 16 << 20
-"""Of a file in one call."""
+"""Bytes of a file that one call sends."""
 _DIGESTS = 4096
 """More files than the folders of a run have at one time: each new version of the weights brings others."""
 PART = pa.schema([pa.field("data", pa.large_binary(), nullable=False)])

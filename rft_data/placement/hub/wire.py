@@ -52,7 +52,7 @@ class AppendAnswer(TypedDict):
     seqs: Sequence[int | None]
     """Row number of each row sent; None for a refused one."""
     digests: list[str]
-    """Of the rows that were not refused."""
+    """Digests of the rows that were not refused."""
     stored: int
     quarantined: int
 

@@ -53,7 +53,7 @@ class Answer(TypedDict):
     typed: dict[str, str]
     """Values of fields that could not be put into the text."""
     name: str
-    """Of a recipe without mistakes; else empty."""
+    """Name of a recipe without mistakes; else empty."""
     places: dict[str, str]
     """Its mode, folder and buffer: `mode`, `run_dir` and `buffer`."""
     explained: list[str]

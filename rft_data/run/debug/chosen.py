@@ -29,7 +29,7 @@ class Prompt:
     """What a model gets of a task."""
 
     messages: Sequence[Message]
-    """With the workflow's system prompt and examples."""
+    """The messages, with the workflow's system prompt and examples."""
     text: str = ""
     """The chat template's text; empty where an endpoint renders the messages."""
     ids: Sequence[int] = ()

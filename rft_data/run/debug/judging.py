@@ -12,7 +12,7 @@ from rft_data.core.filters import Compare
 from rft_data.reading.whole_groups import whole_groups
 
 _SHOWN = ("member", "turn", "reward", "completion_text")
-"""Of the stored rows."""
+"""Columns of the stored rows that are shown."""
 
 
 def judged(

@@ -56,7 +56,7 @@ class Listing:
 
         self._url, self._objects = url, objects
         self.epoch = epoch
-        """Of this owner; 0 for a reader."""
+        """Epoch of this owner; 0 for a reader."""
         with reached(url):
             db = lancedb.connect(url, storage_options=objects.options, read_consistency_interval=timedelta(0))
             if _TABLE not in db.list_tables().tables:

@@ -42,7 +42,7 @@ class Watched:
 
     @property
     def pipeline_hash(self) -> str:
-        """That of the pipeline."""
+        """The hash of the pipeline."""
         return self._pipeline.pipeline_hash
 
     def run(self, experiences: pa.Table) -> pa.Table:
@@ -52,7 +52,7 @@ class Watched:
         return judged
 
     def metrics(self) -> dict[str, float]:
-        """Those of the pipeline."""
+        """The metrics of the pipeline."""
         return self._pipeline.metrics()
 
     def close(self) -> None:

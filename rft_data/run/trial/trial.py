@@ -34,7 +34,7 @@ class Request(TypedDict):
     """What is to be tried; JSON values."""
 
     location: str
-    """Of the buffer."""
+    """Folder or URL of the buffer."""
     recipe: str | None
     """The stored recipe of the run, whose other settings hold; None: of a buffer alone."""
     run_id: str | None

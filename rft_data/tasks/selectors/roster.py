@@ -23,7 +23,7 @@ class Roster:
     def __init__(self, tasks: Sequence[Task]) -> None:
         """A task that is given twice counts once."""
         self.tasks: list[Task] = []
-        """By place."""
+        """Tasks by place."""
         self.given = np.empty(0, np.int32)
         """Rank of each place in the order the tasks were given."""
         self.tasksets: list[str] = []

@@ -110,7 +110,7 @@ class TrialViews(View):
         )
 
     def _own_operators(self, key: str) -> str:
-        """Those of the run's recipe, as YAML; of a buffer alone, two to begin with."""
+        """The operators of the run's recipe, as YAML; for a buffer alone, two to begin with."""
         folder = self._page.subjects[key].run_dir
         if folder is None:
             return _START

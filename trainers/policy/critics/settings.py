@@ -23,7 +23,8 @@ class CriticSettings:
     use: str = "shared"
     """`shared`: a head on the policy's own hidden states; `separate`: a second model."""
     learning_rate: float = 1e-5
-    """Of the head (shared) or of the whole critic (separate); it follows the policy's schedule."""
+    """Learning rate of the head (shared) or of the whole critic (separate); it follows the policy's
+    schedule."""
     coef: float = 0.1
     """What the value loss is multiplied by; with `shared` it weighs what the backbone learns."""
     clip: float | None = 0.2

@@ -35,9 +35,9 @@ class _Path:
     finish_reason: str
     member: int = 0
     choices: int = 1
-    """Of its only call; a row with several is not lengthened."""
+    """Choices of its only call; a row with several is not lengthened."""
     names: list[_Name] = field(default_factory=list)
-    """Of its calls, those that were logged twice among them."""
+    """Names of its calls, those that were logged twice among them."""
 
 
 def read_conversation(row: Row, origin: Origin) -> Sequence[Record]:
