@@ -47,15 +47,8 @@ async def openai_app(
         from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    given = ["--model", str(engine.model_path), "--served-model-name", name, "--disable-fastapi-docs"]
-    given += ["--disable-log-stats", "--generation-config", "vllm"]
-    given += ["--api-key", ""]  # the gate looks at keys; VLLM_API_KEY is of another server
-    if tool_parser is not None:
-        given += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
-    if reasoning_parser is not None:
-        given += ["--reasoning-parser", reasoning_parser]
-    if chat_template_kwargs:
-        given += ["--default-chat-template-kwargs", json.dumps(dict(chat_template_kwargs))]
+    given = _arguments(tool_parser, reasoning_parser, chat_template_kwargs)
+    given += ["--model", str(engine.model_path), "--served-model-name", name]
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(given)
     validate_parsed_serve_args(args)
     if reasoning_parser is not None:
@@ -75,6 +68,21 @@ async def openai_app(
         ) from err
     made: App = app
     return made
+
+
+def _arguments(
+    tool_parser: str | None, reasoning_parser: str | None, chat_template_kwargs: Mapping[str, object] | None
+) -> list[str]:
+    """Options of vLLM's server beside the model."""
+    given = ["--disable-fastapi-docs", "--disable-log-stats", "--generation-config", "vllm"]
+    given += ["--api-key", ""]  # the gate looks at keys; VLLM_API_KEY is of another server
+    if tool_parser is not None:
+        given += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
+    if reasoning_parser is not None:
+        given += ["--reasoning-parser", reasoning_parser]
+    if chat_template_kwargs:
+        given += ["--default-chat-template-kwargs", json.dumps(dict(chat_template_kwargs))]
+    return given
 
 
 @contextmanager

@@ -203,7 +203,9 @@ def _taskset(about: _About | None) -> str:
 
 def _check_idle(opened: Open) -> None:
     if opened.requests:
-        raise BusyError(f"{opened.requests} requests of it are under way; wait for them or cancel them.")
+        raise BusyError(
+            f"{opened.requests} requests of the trajectory are under way; wait for them or cancel them."
+        )
 
 
 def _said(stored: Stored) -> dict[str, object]:

@@ -50,9 +50,7 @@ class Turn:
         if completion.prompt_ids is not None:
             before = [] if self.parent is None else self.parent.ids
             if list(completion.prompt_ids[: len(before)]) != before:
-                raise EngineError(
-                    "the engine put other places for the images of an earlier turn than before."
-                )
+                raise EngineError("the engine placed the images of an earlier turn elsewhere than before.")
             self.asked, self.context = self.context, list(completion.prompt_ids[len(before) :])
             self.processor = completion.processor
         self.sampled = list(completion.token_ids)

@@ -121,7 +121,7 @@ class Flights:
         return [flight for name, flight in unfinished.items() if not sampled[name]]
 
     def awaits(self, output: RequestOutput) -> bool:
-        """Whether somebody wants this output: the last one of a request, or any of one that is streamed."""
+        """Whether this output is waited for: the last one of a request, or any of a streamed one."""
         flight = self.running.get(output.request_id)
         return bool(output.finished) or (flight is not None and flight.on_output is not None)
 

@@ -67,12 +67,10 @@ class GymnasiumText:
         return action if action is not None and self._space.contains(action) else None
 
     def step(self, action: object) -> Shown:
-        """Take a step."""
         observation, reward, terminated, truncated, _ = self._env.step(action)
         return self._shown(observation, float(reward), bool(terminated or truncated))
 
     def close(self) -> None:
-        """Close the environment."""
         self._env.close()
 
     @property

@@ -96,7 +96,6 @@ class OpenEnvText:
         return None if value is None else self._made({self._only: value})
 
     def step(self, action: object) -> Shown:
-        """Take a step."""
         with as_connection():
             return _shown(self._client.step(action))
 

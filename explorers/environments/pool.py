@@ -50,7 +50,6 @@ class Lent(Generic[E]):
 
     @property
     def environment(self) -> E:
-        """The environment."""
         if self.made is None:
             raise RuntimeError("the environment has not been made")
         return self.made
@@ -157,7 +156,7 @@ class EnvironmentPool(Generic[E]):
         return await lent.call(self._plan.start_deadline_s, reset, *args, **kwargs)
 
     def close(self) -> None:
-        """Close the environments that nobody uses; those in use are closed when their rollouts end.
+        """Close the environments that are not in use; the others are closed when their rollouts end.
 
         Idempotent. It waits for each `close`, those that run already included, for a bounded time.
         """

@@ -72,7 +72,7 @@ def make_reward(use: str, args: Mapping[str, object]) -> Callable[..., object]:
 
 
 def built_in_kind(use: str) -> RewardKind | None:
-    """How a built-in reward is called, told by its class alone; None for a reward of somebody's own."""
+    """How a built-in reward is called, told by its class alone; None for a reward of the user's own."""
     known = REWARDS.get(use)
     if known is None:
         return None

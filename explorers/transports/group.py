@@ -240,7 +240,7 @@ class HeldFile:
         self.data: npt.NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r+", shape=(size,))
 
     def close(self) -> None:
-        """Let the memory go once nobody reads it."""
+        """Free the memory once nothing reads it."""
         self._file.close()
 
 

@@ -176,7 +176,7 @@ class _StoreClient:
         self._receivers = receivers
         self._deadline_s = deadline_s
         self.given_up = False
-        """Whether nobody waits for these engines any longer."""
+        """Whether no caller waits for these engines any longer."""
 
     def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
         """Store the address of the group."""

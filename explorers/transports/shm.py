@@ -103,7 +103,7 @@ class SharedMemory:
 
 
 def _join(folder: Path) -> int:
-    """Lock the run's folder for this process; check that nobody removed it before the lock was taken."""
+    """Lock the run's folder for this process; check that it was not removed before the lock was taken."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         try:

@@ -138,7 +138,7 @@ class GroupPlayer:
         return of_recipe or group_world(self._rollouts.workflow, task) is not None
 
     def _forget(self, task: Task, group_id: str) -> None:
-        """Let go what the world keeps of a group that was not scored."""
+        """Have the world forget a group that was not scored."""
         if (world := group_world(self._rollouts.workflow, task)) is not None:
             world.forget_group(task, group_id)
 

@@ -90,7 +90,6 @@ class ChosenWorkflow:
         return any(map(needs_texts, self._all()))
 
     def close(self) -> None:
-        """Close all workflows."""
         for workflow in self._all():
             close_workflow(workflow)
 

@@ -161,5 +161,5 @@ def _estimate(messages: list[dict[str, Any]], fields: Mapping[str, Any]) -> int:
 
 
 def _reckoned(*said: object) -> int:
-    """Tokens by the length of what was said, where nobody has counted them."""
+    """Tokens by the length of the text, where the endpoint did not count them."""
     return sum(len(str(one).encode(errors="replace")) for one in said) // _BYTES_PER_TOKEN

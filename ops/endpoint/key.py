@@ -19,12 +19,12 @@ def endpoint_key(variable: str | None, whose: str, error: type[RftError]) -> str
     key = os.environ.get(variable, "").strip()
     if not key:
         raise error(
-            f"{whose} is to be in the environment variable '{variable}', which is not set; set it, or take "
+            f"{whose} must be in the environment variable '{variable}', which is not set; set it, or take "
             "'api_key_env' out of the recipe."
         )
     if not (key.isascii() and key.isprintable()):
         raise error(
             f"{whose} in the environment variable '{variable}' has characters that no key has; wanted "
-            "printable ASCII. Set it anew."
+            "printable ASCII. Set it again."
         )
     return key

@@ -247,7 +247,7 @@ class OperatorPipeline:
             lost = _torn(outcome, turns) if turns is not None and step.splits_rollouts else {}
             if trained:
                 lost |= {row: why for row, why in without_advantage(outcome).items() if row not in lost}
-            if lost:  # after the last operator nobody reads the rows, and copying the others would take long
+            if lost:  # after the last operator the rows are not read, and copying the others would take long
                 is_last = trained and step is self._steps[-1]
                 outcome = marked(outcome, lost) if is_last else dropped_too(outcome, lost)
             unjudged.update(outcome.unjudged)

@@ -15,7 +15,7 @@ from typing import IO
 from rft_data.core.errors import BusyError, RftError
 
 _PATIENCE_S = 0.5
-"""Checking whether somebody holds a lock also takes it, briefly."""
+"""Seconds to wait: a process that only looks whether a lock is held takes it too, for a moment."""
 _LOOK_S = 0.02
 _ID = re.compile(rb"\d*\n?|\0*")
 """A process id, what a killed writer left of it, or the zeros that a power cut left."""
@@ -89,7 +89,7 @@ def _opened(path: Path, flags: int) -> IO[str]:
 
 @contextmanager
 def kept_free(path: Path) -> Iterator[None]:
-    """Keep the lock on `path` from being taken inside the block; a file that is missing holds nobody.
+    """Keep the lock on `path` from being taken inside the block; a missing file is free.
 
     Raises: BusyError if a process holds it; RftError if the file is not a lock.
     """

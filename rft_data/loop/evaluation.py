@@ -59,7 +59,7 @@ def _asked(fleet: Fleet, tasks: Sequence[Task], label: str, samples: int) -> tup
             member.deaths = 0
         except MAY_RESTART as err:
             fleet.restart(member, err)
-            if member.extra:  # nobody waits for its end otherwise, and it may still store rows
+            if member.extra:  # its end is not waited for otherwise, and it may still store rows
                 member.role.close()
             lost.add(calls[call])
     seqs = [seq for call, place in calls.items() if place not in lost for seq in call.result()]

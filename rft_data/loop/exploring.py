@@ -58,8 +58,8 @@ class Exploring:
     def start(self, room: int) -> None:
         """Start at most `room` groups, as many as the sampler admits on the versions that are served.
 
-        Arms get one at a time, and a turn is waited for: else newer weights would take every place that older
-        ones are admitted to later.
+        With arms, groups start one by one, each in its arm's turn. Otherwise the newer weights would take
+        every place, because older ones are admitted later.
         """
         for version, arm in self.fleet.turns():
             tickets = self.sampler.admit(room if arm is None else 1, version) if room > 0 else []
@@ -108,7 +108,7 @@ class Exploring:
         """Close the groups that arrived, and those that have waited long enough for their rewards.
 
         While more are being played, groups are closed together (GATHER_S, HURRY_S).
-        Args: missing: so many groups let a trainer go on that has nothing to do; 0: no trainer waits.
+        Args: missing: groups that a waiting trainer needs to go on; 0: no trainer waits.
         Raises: what an explorer raised, where starting it again does not help.
         """
         played, lost = self.fleet.collect()
@@ -161,7 +161,8 @@ class Exploring:
     def _salvage(self, lost: Sequence[Assignment], why: str, *, blamed: bool = True) -> list[Played]:
         """The groups that an explorer had stored before it ended; the tasks of the others are played again.
 
-        Args: why: it ended. blamed: whether a task that is lost again and again is given up.
+        Args: why: the reason that the explorer ended. blamed: whether this counts against its tasks; a task
+            that is lost again and again is given up.
         """
         found = self.closer.interrupted({assignment.task.key for assignment in lost})
         stored = {group.ticket.group_id: group for group in found}

@@ -139,7 +139,7 @@ def _started(placement: ElasticPlacement, spec: RoleSpec) -> Future[Role]:
 
 
 def _in_thread(name: str, work: Callable[[], T]) -> Future[T]:
-    """The result of `work` in a thread of its own, for which nobody waits when the process ends."""
+    """The result of `work` in a thread of its own, which does not keep the process from ending."""
     future: Future[T] = Future()
 
     def run() -> None:

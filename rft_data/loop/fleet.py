@@ -124,7 +124,7 @@ class Fleet:
         return sorted({m.version for m in self.members if m.version >= 0 and m.stays}, reverse=True)
 
     def turns(self) -> Iterator[tuple[int, Arm | None]]:
-        """Versions that may get groups, in order; with arms, without end, whose turn the next group is."""
+        """Versions that may get groups, in order; with arms, version and arm of each next group."""
         if self.arms is None:
             yield from ((version, None) for version in self.versions())
             return
@@ -178,7 +178,7 @@ class Fleet:
         return sorted(played, key=lambda one: one.ticket.ordinal), lost
 
     def handed_back(self) -> list[Assignment]:
-        """What explorers that left since the last call had not finished; their processes have ended."""
+        """Assignments that explorers had not finished when they left, since the last call."""
         taken, self._handed_back = self._handed_back, []
         return taken
 
@@ -222,7 +222,7 @@ class Fleet:
         return [future for future in member.playing if future.done()]
 
     def settle(self) -> None:
-        """Wait until every explorer serves what it is to serve.
+        """Wait until every explorer serves the weights that it should serve.
 
         Raises: what loading raised, as `collect` does.
         """
@@ -260,7 +260,7 @@ class Fleet:
         return [one.result() for one in asked if one.exception() is None]
 
     def _follow(self, members: Sequence[Member]) -> None:
-        """Start loading what each is to serve; one that is starting or loading does so afterwards."""
+        """Have each load the weights it should serve; one that is starting or loading does so afterwards."""
         wanting: dict[WeightRef, list[Member]] = {}
         for member in members:
             ref = self._published if self.arms is None else self.arms.wanted(member)

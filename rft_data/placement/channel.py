@@ -15,7 +15,6 @@ _HEADER = struct.Struct(">QQ")
 
 
 def message(number: int, content: bytes = b"") -> bytes:
-    """The bytes of a message."""
     return _HEADER.pack(number, len(content)) + content
 
 

@@ -54,7 +54,7 @@ def write_new(files: dict[Path, str]) -> None:
 
 
 def _is_schema(path: Path) -> bool:
-    """Whether a file is the schema of recipes, perhaps of another version, which nobody edits."""
+    """Whether a file is the schema of recipes, perhaps of another version, which is not edited by hand."""
     return path.name == SCHEMA_FILE and path.is_file() and f'"{TITLE}"' in path.read_text()
 
 

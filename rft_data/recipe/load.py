@@ -67,7 +67,7 @@ def validate_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def check_text(path: Path) -> Recipe:
-    """`check_recipe` for a text that nobody vouches for: the paths in it are not looked at.
+    """`check_recipe` for a text of unknown origin: the paths in it are not looked at.
 
     Arguments and options are compared with the files of the installed packages, which are not imported. What
     it extends is read: the caller says which recipes it may.

@@ -33,7 +33,7 @@ class Origins:
     """The origin of every value, by its place."""
 
     def __init__(self, file: Path) -> None:
-        """Args: file: the recipe that was named, which is the origin of what nobody wrote."""
+        """Args: file: the recipe that was named, which is the origin of values that no file wrote."""
         self.file = file
         self._found: dict[Loc, Origin] = {(): Origin(file)}
 
@@ -59,7 +59,7 @@ class Origins:
         self._found = moved
 
     def find(self, loc: Loc) -> Origin:
-        """The origin of a value, or of the innermost section around it that somebody wrote."""
+        """The origin of a value, or of the innermost section around it that was written."""
         return next(self._found[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in self._found)
 
     def order(self, loc: Loc) -> tuple[bool, bool, str, int, int]:

@@ -199,7 +199,6 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
 
     @property
     def played(self) -> Model:
-        """The model that plays."""
         return self.model
 
     @model_validator(mode="after")
@@ -235,7 +234,7 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
         needed = needed_metadata(self.selector.use, self.selector.args)
         for taskset in self.tasks:
             if taskset.metadata is None and not isinstance(taskset.source, ReasoningGym):
-                continue  # it keeps what it has, which nobody has looked at here
+                continue  # it keeps what it has, which is not looked at here
             if lacking := sorted(needed - set(taskset.metadata or ())):
                 raise ValueError(
                     f"selector '{self.selector.use}' reads {', '.join(lacking)} in the tasks' metadata, and "

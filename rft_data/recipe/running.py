@@ -207,7 +207,7 @@ class PlacementSection(Section):
             raise ValueError("'trainer.over_nodes' is true without CPUs or GPUs; give each process a share")
         if place.shard and place.processes < 2:
             raise ValueError(
-                f"'trainer.shard' is {place.shard} with one process, which has nobody to share the model "
+                f"'trainer.shard' is {place.shard} with one process, which has no other to share the model "
                 "with; give 'trainer.processes' 2 or more, or remove it"
             )
         return self

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ENGINES = ("transformers", "vllm", "routed", "openai")
 """Engines of ours; an engine of one's own is an import path."""
 ENDPOINT = "openai"
-"""The engine that takes messages: its weights are somebody else's."""
+"""The engine that sends messages to an endpoint; it has no weights."""
 
 Operators = list[Annotated[dict[str, dict[str, object] | None], AfterValidator(known_operator)]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
@@ -264,7 +264,7 @@ class ExplorerSection(Section):
 
     @property
     def base_url(self) -> str | None:
-        """Where the model is served by somebody else; None where its weights are served here."""
+        """Address of the endpoint that serves the model; None where the run serves its weights itself."""
         return str(self.engine.options["base_url"]) if self.engine.use == ENDPOINT else None
 
     @property

@@ -102,7 +102,7 @@ class HuggingFaceTasks(RowChoice):
     @model_validator(mode="after")
     def _ends(self) -> HuggingFaceTasks:
         if self.streaming and self.limit is None:
-            raise ValueError("'streaming' reads on and on, and a run holds its tasks in memory; give 'limit'")
+            raise ValueError("'streaming' may never end, and a run holds its tasks in memory; give 'limit'")
         return self
 
 

@@ -184,7 +184,6 @@ def _number(name: str) -> int:
 
 
 def task_selector(section: SelectorSection, tasks: Sequence[Task], seed: int) -> OpenSelector:
-    """The task selector."""
     return make_selector(section.use, section.args, tasks, seed)
 
 

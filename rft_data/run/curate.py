@@ -1,4 +1,4 @@
-"""Data runs: load tasks, clean them, store somebody's rollouts and score them. No model is involved."""
+"""Data runs: load and clean tasks, store and score rollouts that others made. No model is involved."""
 
 from __future__ import annotations
 

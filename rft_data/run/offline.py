@@ -20,7 +20,7 @@ from rft_data.run.weight_folders import publish_folder
 def run_offline(parts: OfflineParts, control: RunControl) -> dict[str, object]:
     """Train every stage that is not trained yet; returns the summary.
 
-    Raises: Stopped, between two stages, when somebody asked for it.
+    Raises: Stopped, between two stages, when the run was asked to stop.
     """
     run, roles, model = parts.run, parts.roles, parts.model
     with ExitStack() as opened:

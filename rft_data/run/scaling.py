@@ -41,7 +41,7 @@ def ask_for_explorers(run_dir: Path, number: int) -> str:
 
 
 def explorers_asked(run_dir: Path) -> int | None:
-    """How many were asked for last; None if nobody asked, or it cannot be read."""
+    """How many were asked for last; None if it was not asked for, or cannot be read."""
     try:
         return int((run_dir / SCALE_FILE).read_text())
     except (OSError, ValueError):

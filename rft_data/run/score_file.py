@@ -1,4 +1,4 @@
-"""Scores rollouts that somebody else made and stores them as experiences of source `import`."""
+"""Scores rollouts that other programs made, and stores them as experiences of source `import`."""
 
 from __future__ import annotations
 

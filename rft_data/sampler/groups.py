@@ -186,7 +186,6 @@ class LeasableGroups:
         self._waiting[candidate.arrived_step] += 1
 
     def remove(self, candidate: Candidate) -> None:
-        """Remove a group."""
         if candidate.step is not None:
             del self._by_step[candidate.step][candidate.group_id]
             self._waiting[candidate.arrived_step] -= 1

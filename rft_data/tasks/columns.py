@@ -86,7 +86,7 @@ def prompt_messages(value: object, where: str) -> tuple[Message, ...]:
     if messages[-1]["role"] == "assistant":
         raise RowError(
             f"{where} ends with a message of the assistant, which would be part of the prompt; leave it "
-            "out. Of whole conversations take source: {use: file, path: ...} without 'prompt': the task is "
+            "out. For whole conversations use source: {use: file, path: ...} without 'prompt': the task is "
             "then what comes before the first answer."
         )
     return tuple(messages)

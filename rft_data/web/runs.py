@@ -103,7 +103,7 @@ def opened(subjects: Subjects, key: str) -> Buffer | None:
 
 
 def metrics(buffer: Buffer, run_id: str, names: Sequence[str]) -> pd.DataFrame | None:
-    """Some of a run's numbers, one row per step; None where it has none. Nobody may change the frame."""
+    """Some of a run's numbers, one row per step; None where it has none. The frame is shared: read only."""
     key = (run_id, tuple(names), *(part.name for part in buffer.parts("metrics")))
     return _FRAMES.of(key, lambda: _read_metrics(buffer, run_id, names))
 

@@ -86,7 +86,7 @@ def selector_view(
 
 
 def _restored(buffer: Buffer, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> TaskSelector | None:
-    """The selector with its stored state; None where it is composed of others, or somebody's own code."""
+    """The selector with its stored state; None where it is composed of others, or the user's own code."""
     section = recipe["selector"]
     tasksets = {part.get("name") for part in recipe.get("tasks") or ()}
     tasks = [task for task in buffer.tasks(Split.TRAIN) if task.taskset in tasksets]

@@ -27,8 +27,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """One task."""
-
     taskset: str
     task_id: str
     rollouts: int

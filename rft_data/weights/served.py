@@ -1,4 +1,4 @@
-"""A model that somebody else serves at an endpoint, as a version of a run: a folder that names it."""
+"""A model at an endpoint as a version of a run: a folder that names it, without weights."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def write_weights(
 
 
 def copy_processor(model_path: Path, directory: Path) -> None:
-    """Copy the files that say how images become tensors, where the model in `model_path` has such."""
+    """Copy the files that say how images become tensors, where the model in `model_path` has them."""
     for name in PROCESSOR_FILES:
         if (model_path / name).is_file():
             shutil.copyfile(model_path / name, directory / name)

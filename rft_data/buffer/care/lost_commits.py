@@ -18,7 +18,7 @@ from rft_data.buffer.unfinished import unfinished
 
 
 class LostCommits:
-    """What is on the disk of the commits that are not in a table's newest version."""
+    """The data files of commits that are not in a table's newest version."""
 
     def __init__(self, folder: TableFolder, *, numbers_named: bool = False) -> None:
         """`numbers_named`: other tables name rows of experiences that are not stored."""
@@ -32,9 +32,8 @@ class LostCommits:
         if folder.head is not None and (self.certain or folder.hinted is None):
             self.files = lost_commit_files(folder)
         if folder.head is not None and self.certain and folder.name == "experiences":
-            orphans = by_time(folder.orphans())[
-                ::-1
-            ]  # a later write under a number is the one that succeeded
+            # newest first: of several writes under one number the last one succeeded
+            orphans = by_time(folder.orphans())[::-1]
             self.files += [path for path in orphans if path not in self.files]
 
     def rows(self) -> pa.Table:

@@ -1,7 +1,7 @@
 """Verifies and repairs a buffer on an object store: in a copy on this machine, whose changes are put back.
 
-The copy takes as much room as the buffer. A repair that is interrupted while it puts changes back has left
-its mark on the store, so the buffer opens for nobody who would write; the next repair finishes it.
+The copy takes as much room as the buffer. A repair that is interrupted while it puts changes back leaves
+its mark on the store: the buffer cannot be opened for writing until another repair has finished it.
 """
 
 from __future__ import annotations

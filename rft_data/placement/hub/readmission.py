@@ -74,7 +74,7 @@ class Readmission:
         own = self._buffer.read("experiences", ["seq"], names).column("seq")
         strange = seqs - set(own.to_pylist())
         if strange:
-            raise RowError(f"row {min(strange)} is of none of the groups that are to be readmitted.")
+            raise RowError(f"row {min(strange)} belongs to none of the groups that are to be readmitted.")
         hashes = pc.unique(table.column("pipeline_hash")).to_pylist()
         if len(hashes) > 1:
             raise RowError(f"the verdicts are of {len(hashes)} pipelines; send those of one.")

@@ -15,7 +15,7 @@ from rft_data.placement.hub.frames import Channel, Kind
 
 
 class Turns:
-    """Few threads send at the same moment; one that waits for its client keeps nobody waiting."""
+    """Lets few threads send at the same moment; one that waits for its client gives its turn to another."""
 
     def __init__(self, at_once: int | None = None) -> None:
         """`at_once`: how many; None: half as many as there are cores."""

@@ -14,6 +14,7 @@ from rft_data.reading.search.hits import Hit
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+    from lancedb.query import MatchQuery
     from lancedb.table import Table
 
 COLUMNS = ("completion_text", "messages")
@@ -70,8 +71,6 @@ def search_text(
     Raises: RecipeError on an unknown column, a column without an index (Lance would search it, but with
         upper and lower case distinct), a text that is too long, or a filter that does not fit.
     """
-    from lancedb.query import FullTextOperator, MatchQuery
-
     _check(column)
     if len(text) > MAX_QUERY:
         raise RecipeError(
@@ -87,18 +86,7 @@ def search_text(
         )
     if not text.strip():
         return []
-    operator = FullTextOperator.AND if match == "all" else FullTextOperator.OR
-    wanted = MatchQuery(
-        text,
-        column,
-        operator=operator,
-        boost=1.0,
-        fuzziness=0,
-        max_expansions=50,
-        prefix_length=0,
-        document_granularity=None,
-    )
-    query = table.search(wanted, query_type="fts").limit(k)
+    query = table.search(_match_query(text, column, match), query_type="fts").limit(k)
     if where is not None:
         query = query.where(to_sql(where, EXPERIENCES), prefilter=True)
     if indexed_only:
@@ -106,6 +94,22 @@ def search_text(
     rows = query.select(["seq", "_score"]).to_arrow().to_pylist()
     hits = [Hit(row["seq"], row["_score"]) for row in rows]
     return sorted(hits, key=lambda hit: (-hit.score, hit.seq))
+
+
+def _match_query(text: str, column: str, match: Literal["any", "all"]) -> MatchQuery:
+    """Exact words, any or all of them."""
+    from lancedb.query import FullTextOperator, MatchQuery
+
+    return MatchQuery(
+        text,
+        column,
+        operator=FullTextOperator.AND if match == "all" else FullTextOperator.OR,
+        boost=1.0,
+        fuzziness=0,
+        max_expansions=50,
+        prefix_length=0,
+        document_granularity=None,
+    )
 
 
 def unindexed(buffer: Buffer, column: str = "completion_text") -> int | None:

@@ -64,7 +64,7 @@ def _mistakes(loc: Loc, what: str, signature: Signature | None, args: object) ->
 
 @cache
 def _operator(name: str) -> Signature | None:
-    """What an operator takes; None for one of somebody's own, and where its file does not tell."""
+    """What an operator takes; None for one of the user's own, and where its file does not tell."""
     path = _file(name)
     if path is None:
         return None

@@ -55,7 +55,9 @@ class Uploads:
                 self._there[content] = stored
                 self._seen[name] = facts, stored
                 return stored
-        raise BusyError(f"{path} was written to while it was stored, {_TRIES} times; it is to be left alone.")
+        raise BusyError(
+            f"{path} was written to while it was stored, {_TRIES} times; nothing may write to it."
+        )
 
     def growing(self, name: str, objects: Objects) -> StoredFile:
         """Store a file as it is at this moment; it may be written to meanwhile.

@@ -42,7 +42,6 @@ class Watched:
 
     @property
     def pipeline_hash(self) -> str:
-        """The hash of the pipeline."""
         return self._pipeline.pipeline_hash
 
     def run(self, experiences: pa.Table) -> pa.Table:

@@ -105,8 +105,6 @@ class Mlflow:
 
 
 class Swanlab:
-    """SwanLab."""
-
     def begin(self, name: str, folder: Path) -> str:
         import swanlab
 

@@ -25,7 +25,6 @@ class ExperienceViews(View):
     """What the model said."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/groups/{group_id:path}", self.group)
         yield Route("/s/{key}/rows/{seq}", self.row)
         yield Route("/s/{key}/rows/{seq}/json", self.row_json)

@@ -24,14 +24,13 @@ class FeedbackViews(View):
     """Scores, comments, and which of two is better."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/choose", self.choose)
         yield Route("/s/{key}/choose", self.chosen, "POST")
         yield Route("/s/{key}/choose/undo", self.undo, "POST")
         yield Route("/s/{key}/rows/{seq}/say", self.say, "POST")
 
     def choose(self, key: str, people: Annotated[int, Query(ge=1, le=MOST_PEOPLE)] = 1) -> HTMLResponse:
-        """Two rollouts of a group, of which nobody has said yet which is better.
+        """Two rollouts of a group, for which no author has said yet which is better.
 
         Args: people: how many are to say it of each pair, for their agreement.
         """

@@ -21,7 +21,6 @@ class FlowViews(View):
     """From sampled to trained."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/flow", self.flow)
         yield Route("/s/{key}/flow.{kind}", self.picture)
 

@@ -24,7 +24,6 @@ class LineageViews(View):
     """From what to what."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/steps/{step}", self.step)
         yield Route("/s/{key}/checkpoints/{step}", self.checkpoint)
         yield Route("/s/{key}/rows/{seq}/descent", self.descent)

@@ -23,7 +23,6 @@ class PayloadViews(View):
     """What messages refer to."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/payloads/{payload_id}", self.payload)
 
     def payload(self, key: str, payload_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")]) -> Response:

@@ -23,7 +23,6 @@ class PictureViews(View):
     """What the page's charts show, to be put elsewhere."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/compare.{kind}", self.comparison)
         yield Route("/s/{key}/metric.{kind}", self.metric)
         yield Route("/s/{key}/rewards.{kind}", self.rewards)

@@ -32,7 +32,6 @@ class RecipeViews(View):
         """The form of each shipped recipe that was asked for."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/recipe", self.form)
         yield Route("/recipe", self.change, "POST")
         yield Route("/recipe/run", self.run, "POST")

@@ -19,7 +19,6 @@ class RunViews(View):
     """What a run did."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/", self.index)
         yield Route("/compare", self.comparison)
         yield Route("/s/{key}", self.subject)

@@ -30,7 +30,6 @@ class SearchViews(View):
     """Which experiences there are."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/experiences", self.experiences)
         yield Route("/s/{key}/experiences/narrow", self.narrow)
         yield Route("/s/{key}/experiences/file", self.file)

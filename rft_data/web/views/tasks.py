@@ -29,7 +29,6 @@ class TaskViews(View):
     """What was played, how well, and what is not to be played."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/tasks", self.tasks)
         yield Route("/s/{key}/tasks.{kind}", self.picture)
         yield Route("/s/{key}/task", self.task)
@@ -55,7 +54,6 @@ class TaskViews(View):
         return download(TaskPlot(task_map(self._page.subjects.buffer(key), self._page.run_id(key))), kind)
 
     def task(self, key: str, taskset: Text, task_id: Text) -> HTMLResponse:
-        """One task."""
         buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
         named = TaskKey(taskset, task_id)
         found = task_view(buffer, named)

@@ -30,7 +30,6 @@ class TrialViews(View):
         self._trials = Trials()
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/try", self.form)
         yield Route("/s/{key}/try", self.run, "POST")
         yield Route("/s/{key}/try/{number}", self.trial)

@@ -41,7 +41,6 @@ class WordViews(View):
     """Thumbs, tags, corrections, quarantine, tasks; and the list of all of it."""
 
     def routes(self) -> Iterator[Route]:
-        """Their addresses."""
         yield Route("/s/{key}/said", self.said)
         yield Route("/s/{key}/said/back", self.take_back, "POST")
         yield Route("/s/{key}/rows/{seq}/word", self.word, "POST")

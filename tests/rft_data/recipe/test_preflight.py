@@ -81,7 +81,7 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
             "placement={use: local, trainer: {processes: 2, over_nodes: true}}",
             "it spreads several processes over the nodes of a Ray cluster: give use: ray",
         ),
-        ("placement={use: ray, trainer: {shard: fsdp2}}", "with one process, which has nobody to share"),
+        ("placement={use: ray, trainer: {shard: fsdp2}}", "with one process, which has no other to share"),
         ("stages.1.loss={use: opmd, args: {tua: 1}}", r"loss\.args\.tua: .*did you mean 'tau'"),
         ("stages.1.loss={use: opmd, args: {form: odd}}", r"found 'odd'; loss 'opmd' wants Literal"),
         (

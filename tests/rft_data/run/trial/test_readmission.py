@@ -122,7 +122,7 @@ def test_a_hub_takes_no_group_that_no_run_rejected(recipe: Path) -> None:
                 ("book", entry(0, seqs=[0]), "it is kept under 'run'"),
                 ("book", entry(1, group_id="nothing"), "no run rejected it"),
                 ("run", entry(1, run_id="run"), "a run explored under it"),
-                ("book", entry(1, seqs=[0]), "row 0 is of none of the groups"),
+                ("book", entry(1, seqs=[0]), "row 0 belongs to none of the groups"),
             ):
                 with pytest.raises(RowError, match=why):
                     client.readmit(book, [group], [], none)
