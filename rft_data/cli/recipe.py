@@ -19,6 +19,7 @@ from rft_data.core.errors import RecipeError
 if TYPE_CHECKING:
     from rft_data.recipe.recipe import Recipe
     from rft_data.recipe.shipped import ShippedRecipe
+    from rft_data.run.debug.probing import Probe
 
 Name = Annotated[
     str, typer.Argument(help="Name of a shipped recipe, for example quickstart.", autocompletion=recipe_names)
@@ -164,22 +165,37 @@ def _validated(recipe: Path, overrides: Sequence[str], *, deep: bool) -> Recipe:
 
 
 @recipe_app.command()
-def explain(recipe: RecipePath, overrides: Overrides = None, as_json: Json = False) -> None:
+def explain(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Of each GPU of the machine where the run will be, like 80GB.")
+    ] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Play one task too, as rft recipe probe does.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """What a run would come to (batches, memory, disk, hosts), and every value with what set it."""
     with edge():
+        from rft_data.cli.debug_text import probe_text
         from rft_data.recipe.explain import explain as explained
         from rft_data.recipe.explain import values
         from rft_data.recipe.load import load_recipe
         from rft_data.run.outlook.lines import outlook_lines
 
-        outlook = outlook_lines(load_recipe(recipe, overrides or []))
+        loaded = load_recipe(recipe, overrides or [])
+        outlook = outlook_lines(loaded, gpu_memory)
+        tried = _probed(loaded, None) if probe else None
         if not as_json:
-            say("\n".join([*outlook, "", *explained(recipe, overrides or [])]))
+            said = [] if tried is None else ["", probe_text(tried)]
+            say("\n".join([*outlook, *said, "", *explained(recipe, overrides or [])]))
             return
         parts = [line.split(maxsplit=1) for line in outlook]
         found = {
             "outlook": [{"what": what, "words": words} for what, words in parts],
             "values": [asdict(one) for one in values(recipe, overrides or [])],
+            **({} if tried is None else {"probe": asdict(tried)}),
         }
         show(found, "", as_json=True)
 
@@ -197,12 +213,17 @@ def probe(
     with edge():
         from rft_data.cli.debug_text import probe_text
         from rft_data.recipe.load import load_recipe
-        from rft_data.run.debug.chosen import chosen_task
-        from rft_data.run.debug.probing import can_be_probed, probed
 
-        loaded = can_be_probed(load_recipe(recipe, overrides or []))
-        found = probed(loaded, chosen_task(loaded, which))
+        found = _probed(load_recipe(recipe, overrides or []), which)
         show(asdict(found), probe_text(found), as_json=as_json)
+
+
+def _probed(recipe: Recipe, which: str | None) -> Probe:
+    from rft_data.run.debug.chosen import chosen_task
+    from rft_data.run.debug.probing import can_be_probed, probed
+
+    loaded = can_be_probed(recipe)
+    return probed(loaded, chosen_task(loaded, which))
 
 
 def _chosen(given: str | None, flag: str, choices: Sequence[str]) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from rft_data.recipe.modes import (
+    DataRecipe,
     EvalRecipe,
     ExploreRecipe,
     ExplorerRecipe,
+    OfflineRecipe,
     OperatorRecipe,
+    StagedRecipe,
     TrainingRecipe,
     TrainRecipe,
 )
@@ -42,3 +45,28 @@ def with_operators(recipe: Recipe) -> OperatorRecipe | None:
 def that_explores_and_trains(recipe: Recipe) -> OnlineRecipe | None:
     """The recipe, if it has explorers and a stage that trains on what they explore."""
     return recipe if isinstance(recipe, OnlineRecipe) else None
+
+
+def with_offline_stages(recipe: Recipe) -> StagedRecipe | None:
+    """The recipe, if its mode may have stages that train on stored rows."""
+    return recipe if isinstance(recipe, OnlineRecipe | OfflineRecipe) else None
+
+
+def that_only_trains_on_stored(recipe: Recipe) -> OfflineRecipe | None:
+    """The recipe, if all its stages train on stored rows."""
+    return recipe if isinstance(recipe, OfflineRecipe) else None
+
+
+def that_only_explores(recipe: Recipe) -> ExploreRecipe | None:
+    """The recipe, if it explores with a fixed policy."""
+    return recipe if isinstance(recipe, ExploreRecipe) else None
+
+
+def that_measures(recipe: Recipe) -> EvalRecipe | None:
+    """The recipe, if it measures models."""
+    return recipe if isinstance(recipe, EvalRecipe) else None
+
+
+def that_cleans_data(recipe: Recipe) -> DataRecipe | None:
+    """The recipe, if it has no model."""
+    return recipe if isinstance(recipe, DataRecipe) else None

@@ -274,5 +274,7 @@ OperatorRecipe = OnlineRecipe | ExploreRecipe | TrainRecipe
 """A run with `experience_ops`."""
 ShapingRecipe = OperatorRecipe | EvalRecipe
 """A run whose evaluations operators may shape."""
+StagedRecipe = OnlineRecipe | OfflineRecipe
+"""A run that may have stages that train on stored rows."""
 ExplorerRecipe = PlayingRecipe | EvalRecipe
 """A run with explorers."""

@@ -271,6 +271,12 @@ class Run:
             self._mirror.close()
 
 
+def unlike(stored: Any, recipe: RunRecipe) -> list[str]:
+    """In which fields the saved recipe of a run is another one's: with any, `recipe` cannot continue it."""
+    began = as_it_was_read(stored)
+    return _changed(same_but_longer(began, recipe), as_it_was_read(recipe.saved()))
+
+
 def _changed(before: object, after: object) -> list[str]:
     """The differences that a run cannot be continued with."""
     return [line for line in differences(before, after) if not line.startswith(_FREE)]

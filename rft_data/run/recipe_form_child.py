@@ -21,18 +21,20 @@ def work(request: Any) -> dict[str, object]:
 
 
 def _outlook(recipe: Recipe, models: Collection[str]) -> list[tuple[str, str]]:
-    """What training would come to. Args: models: folders that may be looked at, as recipes name them."""
+    """What a run would come to. Args: models: folders that may be looked at, as recipes name them."""
     from rft_data.core.errors import IntegrityError
-    from rft_data.recipe.kinds import with_reinforcement
-    from rft_data.run.outlook.lines import training_lines
+    from rft_data.recipe.kinds import with_model
+    from rft_data.run.doctor.machine import gpu_lines
+    from rft_data.run.outlook.lines import run_lines
     from rft_data.run.outlook.model_size import ModelSize, folder_size
+    from rft_data.run.outlook.verdicts import cards_in
 
     def look(folder: Path) -> ModelSize | None:
         return folder_size(folder) if str(folder) in models else None
 
-    training = with_reinforcement(recipe)
+    run = with_model(recipe)
     try:
-        return [] if training is None else list(training_lines(training, look))
+        return [] if run is None else list(run_lines(run, look, cards_in(gpu_lines())))
     except IntegrityError as err:
         return [("model", str(err))]
 

@@ -20,6 +20,7 @@ from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
 from rft_data.core.words import PairSource
 from rft_data.exchange.formats.mining import mined_pairs
+from rft_data.exchange.formats.mining import most_pairs as minable
 from rft_data.exchange.standing import Excluded, excluded
 from trainers.offline.heldout_prompts import HeldoutPrompts
 from trainers.offline.stored_rows import EXCLUDED, TAKEN_TOGETHER, listed_reasons
@@ -115,6 +116,18 @@ def require_pairs(store: BufferReader, choice: PairChoice) -> None:
     table, key = ("experiences", "seq") if choice.pairs == "mined" else ("preferences", "preference_id")
     if not store.read(table, [key], pair_filter(choice), 1).num_rows:
         raise TrainingError(_no_pairs(store, choice, {}))
+
+
+def most_pairs(store: BufferReader, choice: PairChoice) -> int:
+    """How many pairs a choice has at most: prompts that are held out are still in, and what no pair can be
+    mined from for its text.
+
+    Raises: RecipeError when `where` is not valid.
+    """
+    where = pair_filter(choice)
+    if choice.pairs == "mined":
+        return minable(store, where, choice.margin)
+    return len(store.read("preferences", ["preference_id"], where))
 
 
 def sampled_rows(store: BufferReader, pairs: Sequence[PreferencePair]) -> Iterator[pa.Table]:

@@ -93,6 +93,16 @@ def chosen_rows(store: BufferReader, choice: RowChoice, heldout: float = 0.0) ->
     return ChosenRows(table, np.concatenate(kept_scores), dict(+left_out))
 
 
+def most_rows(store: BufferReader, choice: RowChoice) -> int:
+    """How many rows a choice has at most: prompts that are held out, and rows with images, are still in.
+
+    Raises: RecipeError for a bad filter.
+    """
+    found = _read(store, ["seq", "experience_id", "group_id", "reward"], row_filter(choice))
+    found, _ = _without_excluded(store, found)
+    return len(_selected(choice, found, _scores(store, choice, found))[0])
+
+
 def row_filter(choice: RowChoice) -> Filter:
     """The choice as a filter over EXPERIENCES, without its conditions on scores and groups.
 

@@ -27,8 +27,29 @@ def mined_pairs(
 
     Of rows with equal rewards the one stored first is taken. Evaluation and probe rows are left out.
     """
-    found: dict[str, tuple[float, int, float, int]] = {}
     shaped = ShapedRewards(buffer)
+    found = _ends(buffer, where, shaped)
+    wanted = [(best, worst) for high, best, low, worst in found.values() if high - low > margin]
+    for _ in range(len(found) - len(wanted)):
+        yield RowError(f"no pair in the group: its rewards differ by no more than {margin:g}")
+    for start in range(0, len(wanted), _PAIRS):
+        some = wanted[start : start + _PAIRS]
+        rows = to_experiences(shaped.counted(buffer.take([seq for pair in some for seq in pair])))
+        for place in range(0, len(rows), 2):
+            yield mined_pair(rows[place], rows[place + 1])
+
+
+def most_pairs(buffer: BufferReader, where: Filter | None, margin: float) -> int:
+    """How many groups have rewards that differ by more than `margin`: their texts are not looked at."""
+    ends = _ends(buffer, where, ShapedRewards(buffer)).values()
+    return sum(high - low > margin for high, _, low, _ in ends)
+
+
+def _ends(
+    buffer: BufferReader, where: Filter | None, shaped: ShapedRewards
+) -> dict[str, tuple[float, int, float, int]]:
+    """Highest reward and its row, lowest reward and its row, of each group."""
+    found: dict[str, tuple[float, int, float, int]] = {}
     for batch in buffer.batches("experiences", columns=_COLUMNS, where=where):
         columns = (batch["seq"], batch["group_id"], shaped.effective(batch), batch["source"])
         for seq, group, reward, source in zip(*(column.to_pylist() for column in columns), strict=True):
@@ -40,14 +61,7 @@ def mined_pairs(
             if reward < low:
                 low, worst = reward, seq
             found[group] = (high, best, low, worst)
-    wanted = [(best, worst) for high, best, low, worst in found.values() if high - low > margin]
-    for _ in range(len(found) - len(wanted)):
-        yield RowError(f"no pair in the group: its rewards differ by no more than {margin:g}")
-    for start in range(0, len(wanted), _PAIRS):
-        some = wanted[start : start + _PAIRS]
-        rows = to_experiences(shaped.counted(buffer.take([seq for pair in some for seq in pair])))
-        for place in range(0, len(rows), 2):
-            yield mined_pair(rows[place], rows[place + 1])
+    return found
 
 
 def mined_pair(best: Experience, worst: Experience) -> PreferencePair | RowError:

@@ -83,16 +83,12 @@ def staleness_line(recipe: TrainingRecipe) -> str:
 
 
 def _explored(stage: RlStage, explorer: ExplorerSection, rollouts: int) -> Iterator[tuple[str, str]]:
-    sampled, turns = most_sampled(explorer), _turns(explorer)
+    sampled = most_sampled(explorer)
     yield (
         "tokens",
         f"at most {explorer.max_tokens:,} a turn, {sampled:,} a rollout, {rollouts * sampled:,} a step",
     )
-    if explorer.workflow.args.get("shape") in _STEP_ROWS:
-        most_rows = (
-            f"up to {turns}, so up to {turns * rollouts:,} rows a step" if turns else "as many as it has"
-        )
-        yield "rows", f"a rollout is one row a turn: {most_rows}"
+    yield from turn_rows(explorer, rollouts, "a step")
     groups = int(stage.groups_per_step * stage.max_explored)
     if groups > stage.groups_per_step:
         yield (
@@ -100,6 +96,14 @@ def _explored(stage: RlStage, explorer: ExplorerSection, rollouts: int) -> Itera
             f"{stage.groups_per_step} to {groups} groups a step, until operators have left enough of them; "
             "then the step trains on fewer ('max_explored')",
         )
+
+
+def turn_rows(explorer: ExplorerSection, rollouts: int, of: str) -> Iterator[tuple[str, str]]:
+    """The rows of rollouts that have one for each turn. `of`: what so many rollouts are of."""
+    if explorer.workflow.args.get("shape") in _STEP_ROWS:
+        turns = _turns(explorer)
+        most = f"up to {turns}, so up to {turns * rollouts:,} rows {of}" if turns else "as many as it has"
+        yield "rows", f"a rollout is one row a turn: {most}"
 
 
 def _turns(explorer: ExplorerSection) -> int | None:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.task_sources import HuggingFaceTasks, ModelScopeTasks
+from rft_data.run.outlook.hub_models import is_hub_id
 
 _HUB_HOST = "huggingface.co"
 _MODELSCOPE_HOST = "www.modelscope.cn"
@@ -32,7 +33,7 @@ def contacts(recipe: Recipe) -> dict[str, str]:
     model = getattr(recipe, "model", None)
     explorer = getattr(recipe, "explorer", None)
     served_here = explorer is None or explorer.base_url is None
-    if served_here and model is not None and model.path and not Path(model.path).exists():
+    if served_here and model is not None and model.path and is_hub_id(model.path):
         found[_HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
     for taskset in getattr(recipe, "tasks", []):
         if isinstance(taskset.source, ModelScopeTasks):

@@ -4,98 +4,146 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rft_data.core.scratch import on_store, working_folder
 from rft_data.core.text import size_text
 from rft_data.placement.machine import total_bytes
-from rft_data.recipe.kinds import with_model, with_reinforcement
-from rft_data.recipe.modes import TrainingRecipe
+from rft_data.recipe.kinds import (
+    that_cleans_data,
+    that_explores_and_trains,
+    that_measures,
+    that_only_explores,
+    with_explorers,
+    with_model,
+    with_offline_stages,
+    with_reinforcement,
+    with_tasks,
+)
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.run.doctor.machine import gpu_lines
-from rft_data.run.outlook.batches import batch_lines, counted, most_sampled, staleness_line
+from rft_data.run.outlook.batches import batch_lines, counted, staleness_line
 from rft_data.run.outlook.contacts import contacts
-from rft_data.run.outlook.model_size import Look, ModelSize, folder_size, size_of
-from rft_data.run.outlook.places import Place, places
-from rft_data.run.status import run_status
-from rft_data.weights.checkpoint import KEPT
+from rft_data.run.outlook.disk import disk_line
+from rft_data.run.outlook.epochs import task_lines
+from rft_data.run.outlook.hub_models import known_size, unknown
+from rft_data.run.outlook.model_size import Look, ModelSize, played_models, size_of
+from rft_data.run.outlook.offline import counted_in, stage_lines, stage_places
+from rft_data.run.outlook.places import Place, engine_places, together, trainer_place
+from rft_data.run.outlook.played import at_a_time, data_lines, explored_lines, measured_lines
+from rft_data.run.outlook.resuming import folder_line
+from rft_data.run.outlook.verdicts import Cards, cards_in, given_cards, verdicts
 
-_ROW_BYTES, _TOKEN_BYTES = 2_000, 20
-"""A stored rollout, about: names, text and digests, and for each token its id, logprob, masks and text."""
+Line = tuple[str, str]
+"""What, and in words."""
 
 
-def outlook_lines(recipe: Recipe) -> list[str]:
-    """One line for each thing that is known before the run, as `what: words`."""
-    training, run = with_reinforcement(recipe), with_model(recipe)
-    lines = [] if training is None else list(training_lines(training))
+def outlook_lines(recipe: Recipe, gpu_memory: str | None = None) -> list[str]:
+    """One line for each thing that is known before the run, as `what: words`.
+
+    Args: gpu_memory: of each GPU of the machine where the run will be, as text; None: that of this one's.
+    Raises: RecipeError for a text that is none.
+    """
+    run, tasks = with_model(recipe), with_tasks(recipe)
+    lines: list[Line] = [] if tasks is None else list(task_lines(tasks))
+    if (cleans := that_cleans_data(recipe)) is not None:
+        lines += data_lines(cleans)
     if run is not None:
-        lines.append(("where", _where(run)))
+        cards = cards_in(gpu_lines()) if gpu_memory is None else given_cards(gpu_memory)
+        lines += [*run_lines(run, known_size, cards, here=True), ("where", _where(run))]
     hosts = contacts(recipe)
     lines += [("contacts", f"{host}, for {why}") for host, why in hosts.items()]
     if not hosts:
         lines.append(("contacts", "no host"))
     if run is not None:
-        lines.append(("folder", _folder(run.run_dir)))
+        lines.append(("folder", folder_line(run)))
     return [f"{what:<12} {words}" for what, words in lines]
 
 
-def training_lines(recipe: TrainingRecipe, look: Look = folder_size) -> Iterator[tuple[str, str]]:
-    """What its training would come to: batches, staleness, memory, disk; each as what and words.
+def run_lines(
+    recipe: RunRecipe, look: Look, cards: Cards | None = None, *, here: bool = False
+) -> Iterator[Line]:
+    """What a run would come to: batches, staleness, memory, disk.
 
-    Args: look: sizes up the model in a folder that the recipe names; None where it looks at none.
+    Args: look: sizes up the model in a folder that the recipe names; None where it looks at none. cards: the
+        GPUs that it would have, where known. here: whether other files of this machine may be looked at:
+        the buffer, and folders of models to measure.
     """
-    yield from batch_lines(recipe)
-    yield "staleness", staleness_line(recipe)
-    size = size_of(recipe.model, look)
-    if size is None:
-        yield "memory", f"not known: '{recipe.model.path}' is no folder here with safetensors files"
+    models = played_models(recipe, here=here)
+    if (staged := with_offline_stages(recipe)) is not None:
+        yield from stage_lines(staged, counted_in(staged) if here else None)
+    yield from _arithmetic(recipe, len(models))
+    playing = with_explorers(recipe)
+    if playing is not None and playing.explorer.base_url is not None:
+        yield "memory", f"none of a model here: it is served at {playing.explorer.base_url}"
         return
+    sizes = [size for one in models if (size := size_of(one, look)) is not None]
+    if not sizes:
+        named = str(models[0].path if models else _first_model(recipe))
+        why = unknown(named) if here else f"'{named}' is not looked at here"
+        yield "memory", f"not known: {why}"
+        return
+    size = max(sizes, key=lambda one: one.parameters)
     yield "model", f"{_number(size.parameters)} parameters"
-    cards = gpu_lines() if recipe.placement.use == "inline" else []
-    found = list(places(recipe, size, look, shared_gpu=bool(cards)))
+    yield from _memory(recipe, size, look, cards)
+    yield "disk", disk_line(recipe, size, len(models))
+
+
+def _arithmetic(recipe: RunRecipe, models: int) -> Iterator[Line]:
+    """Of what is played and trained by reinforcement. Args: models: those that it measures."""
+    training = with_reinforcement(recipe)
+    if training is not None:
+        yield from batch_lines(training)
+        yield "staleness", staleness_line(training)
+    elif (explores := that_only_explores(recipe)) is not None:
+        yield from explored_lines(explores)
+    elif (measures := that_measures(recipe)) is not None:
+        yield from measured_lines(measures, models)
+
+
+def _memory(recipe: RunRecipe, size: ModelSize, look: Look, cards: Cards | None) -> Iterator[Line]:
+    inline = recipe.placement.use == "inline"
+    found = list(_places(recipe, size, look, shared_gpu=inline and cards is not None))
     for place in found:
-        yield "memory", _memory(place)
-    if cards:
-        total = sum(place.total for place in found if place.shared)
-        yield "memory", f"on the GPU, which they share: about {size_text(total)}; it is {cards[0]}"
-    else:
-        yield from _devices(recipe, found)
-    yield "disk", _disk(recipe, size)
+        yield "memory", _needed(place)
+    on_cpu = together(found, lambda one: 0 if one.gpus else one.total * one.count)
+    if on_cpu and recipe.placement.use != "ray" and not (inline and cards):
+        there = total_bytes()
+        verdict = "fits" if on_cpu < there else "DOES NOT FIT"
+        other = "" if cards or not inline else "; --gpu-memory 80GB says how it is on a GPU of 80 GB"
+        yield "memory", f"on the CPU: about {size_text(on_cpu)} of {size_text(there)}, {verdict}{other}"
+    asked = together(found, lambda one: int(1000 * one.gpus * one.count)) / 1000
+    if cards is not None:
+        yield from (("fits", words) for words in verdicts(found, cards))
+    elif asked:
+        yield (
+            "memory",
+            f"on GPUs: {asked:g} of them; no share of one may need more than the card has (--gpu-memory 80GB "
+            "says whether it fits on one of 80 GB)",
+        )
 
 
-def _memory(place: Place) -> str:
+def _places(recipe: RunRecipe, size: ModelSize, look: Look, *, shared_gpu: bool) -> Iterator[Place]:
+    """The processes that need memory: offline stages, trainer, engines, reward models."""
+    if (staged := with_offline_stages(recipe)) is not None:
+        yield from stage_places(staged, size, shared_gpu=shared_gpu)
+    training = with_reinforcement(recipe)
+    if training is not None:
+        yield trainer_place(training, size, shared_gpu=shared_gpu)
+    playing = with_explorers(recipe)
+    if playing is not None:
+        yield from engine_places(playing, size, look, at_a_time(playing), shared_gpu=shared_gpu)
+
+
+def _needed(place: Place) -> str:
     parts = ", ".join(f"{name} {size_text(count)}" for name, count in place.parts.items())
     each = f", each of {place.count}" if place.count > 1 else ""
     where = f" of {place.gpus:g} GPU" if place.gpus else ""
     return f"{place.name}{each}: about {size_text(place.total)}{where} ({parts})"
 
 
-def _devices(recipe: TrainingRecipe, found: list[Place]) -> Iterator[tuple[str, str]]:
-    """What the CPU's memory would have to hold, beside what there is."""
-    on_cpu = sum(place.total * place.count for place in found if not place.gpus)
-    if on_cpu and recipe.placement.use != "ray":
-        there = total_bytes()
-        verdict = "fits" if on_cpu < there else "DOES NOT FIT"
-        yield "memory", f"on the CPU: about {size_text(on_cpu)} of {size_text(there)}, {verdict}"
-    cards = sum(place.gpus * place.count for place in found)
-    if cards:
-        yield "memory", f"on GPUs: {cards:g} of them; no share of one may need more than the card has"
-
-
-def _disk(recipe: TrainingRecipe, size: ModelSize) -> str:
-    stage = recipe.rl
-    trained = size.parameters if stage.lora is None else size.adapter_parameters(stage.lora)
-    kept = KEPT * trained * 12 + KEPT * trained * 4
-    words = f"about {size_text(kept)} for {KEPT} checkpoints and {KEPT} versions"
-    if recipe.explorer is None:
-        return words
-    row = _ROW_BYTES + _TOKEN_BYTES * most_sampled(recipe.explorer)
-    rows = 1000 * stage.groups_per_step * recipe.group_size
-    return f"{words}; at most {size_text(rows * row)} of rows per 1,000 steps, more where groups are dropped"
-
-
 def _where(recipe: RunRecipe) -> str:
     place = recipe.placement
     if place.use == "inline":
-        return "one process, which explores and trains in turn"
+        turns = ", which explores and trains in turn" if that_explores_and_trains(recipe) else ""
+        return f"one process{turns}"
     processes = counted(place.trainer.processes, "trainer process")
     least, explorers = place.explorers.least, counted(place.explorers.most, "explorer")
     return (
@@ -109,19 +157,13 @@ def _devices_text(cpus: float, gpus: float) -> str:
     return f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}, {gpus:g} {'GPU' if gpus == 1 else 'GPUs'}"
 
 
-def _folder(named: str) -> str:
-    run_dir = working_folder(named)
-    if on_store(named):
-        return f"'{named}', which is not looked at here; the run works in '{run_dir}'"
-    if not (run_dir / "recipe.json").is_file():
-        return f"'{run_dir}' holds no run: this would be its first start"
-    found = run_status(run_dir)
-    where = "from its beginning" if found.checkpoint is None else f"from checkpoint {found.checkpoint[0]}"
-    return f"'{run_dir}' holds a run ({found.standing.state}), which would go on {where}"
-
-
 def _number(count: int) -> str:
     for unit, name in ((10**9, " billion"), (10**6, " million")):
         if count >= unit:
             return f"{count / unit:.1f}{name}"
     return f"{count:,}"
+
+
+def _first_model(recipe: RunRecipe) -> str:
+    measures = that_measures(recipe)
+    return "" if measures is None else measures.models[0]

@@ -40,6 +40,9 @@ class Training:
     processes: int = 1
     shard: bool = False
     """Whether each process keeps a part of the model only, and gathers one layer at a time."""
+    logits: int | None = None
+    """Float32 copies of the logits of a batch that stand at a time; None: two on a GPU, and on a CPU none,
+    where they are computed in tiles."""
 
 
 def width(dtype: object, default: str = "float32") -> int:
@@ -71,8 +74,8 @@ def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, i
         found["what is gathered at a time"] = 2 * gathered * each
     elif how.processes > 1:
         found["gradients on their way to the other processes"] = copies * trained * each
-    if how.on_gpu:  # on a CPU the logits are computed in tiles
-        found["logits and their gradient"] = 2 * 4 * size.vocabulary * batch.rows * batch.completion
+    copies = (2 if how.on_gpu else 0) if how.logits is None else how.logits
+    found["logits and their gradient"] = copies * 4 * size.vocabulary * batch.rows * batch.completion
     return {name: count for name, count in found.items() if count}
 
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft_data.core.errors import IntegrityError
+from rft_data.core.errors import IntegrityError, MissingFileError
+from rft_data.recipe.kinds import that_measures
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.sections import Model, TinyModel
+from rft_data.run.build import model_folders
 
 Shapes = Mapping[str, tuple[int, ...]]
 _TINY_VOCABULARY = 1024
@@ -91,6 +94,24 @@ Look = Callable[[Path], ModelSize | None]
 def size_of(model: Model, look: Look = folder_size) -> ModelSize | None:
     """The size of a recipe's model; None where it is not a folder of this machine."""
     return _tiny(model.build) if model.build is not None else look(Path(str(model.path)))
+
+
+def played_models(recipe: RunRecipe, *, here: bool) -> list[Model]:
+    """The models of a run: the policy; of one that measures, those whose folders are there now.
+
+    Args: here: whether folders of this machine may be looked for.
+    """
+    if (measures := that_measures(recipe)) is not None:
+        return [Model(path=str(one)) for named in measures.models if here for one in _there(named)]
+    model = getattr(recipe, "model", None)
+    return [] if model is None else [model]
+
+
+def _there(named: str) -> list[Path]:
+    try:
+        return model_folders(named)
+    except MissingFileError:
+        return []
 
 
 def _heads(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

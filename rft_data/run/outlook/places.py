@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from explorers.engines.parallel import parallel_sizes
 from rft_data.core.gpus import gpu_number
-from rft_data.recipe.modes import TrainingRecipe
-from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.modes import ExplorerRecipe, TrainingRecipe
 from rft_data.run.outlook.batches import micro_batch
 from rft_data.run.outlook.memory import Training, cache_bytes_a_token, training_memory, width
-from rft_data.run.outlook.model_size import Look, ModelSize, folder_size
+from rft_data.run.outlook.model_size import Look, ModelSize
 
 _MOST_AT_A_TIME = 256
 """Sequences that an engine runs at a time where the recipe does not say."""
+_VLLM_SHARE = 0.92
+"""Of a GPU's memory, which vLLM takes where the recipe does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The cache of an engine that queues what does not fit into it."""
+
+    weights: int
+    """Bytes of them on each of its devices, beside which it stands."""
+    sequences: int
+    """That the run asks for at a time."""
+    each: int
+    """Bytes of the longest one on each device."""
+    share: float
+    """Of a GPU's memory, that the engine takes for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +44,38 @@ class Place:
     parts: Mapping[str, int]
     """Bytes, by what they are for."""
     shared: bool = False
-    """Whether it is on the one GPU of a run in one process."""
+    """Whether it is on the one GPU of a run in one process, or on those that trainer and engine share."""
+    cache: Cache | None = None
+    """Of vLLM; None: what it needs is there at once."""
+    devices: int = 1
+    """Over how many GPUs its parts are divided evenly."""
+    in_turns: bool = False
+    """Whether it trains: of trainer and offline stages one is there at a time."""
 
     @property
     def total(self) -> int:
         """Bytes of one process."""
         return sum(self.parts.values())
 
+    @property
+    def on_each(self) -> int:
+        """Bytes on each of its devices."""
+        return self.total // self.devices
 
-def places(
-    recipe: TrainingRecipe, size: ModelSize, look: Look = folder_size, *, shared_gpu: bool
-) -> Iterator[Place]:
-    """The trainer, the engines, and the reward models on devices of their own.
 
-    Args: look: sizes up the models of rewards. shared_gpu: the run is one process on a machine with a GPU,
-        on which it trains and samples.
+def together(found: Sequence[Place], bytes_of: Callable[[Place], int]) -> int:
+    """Bytes of places that stand beside each other; of those in turns the largest is there."""
+    beside = sum(bytes_of(one) for one in found if not one.in_turns)
+    return beside + max((bytes_of(one) for one in found if one.in_turns), default=0)
+
+
+def trainer_place(recipe: TrainingRecipe, size: ModelSize, *, shared_gpu: bool) -> Place:
+    """The trainer of the stage that trains by reinforcement.
+
+    Args: shared_gpu: the run is one process on a machine with a GPU, on which it trains and samples.
     """
-    trainer, explorers = recipe.placement.trainer, recipe.placement.explorers
-    found = _trainer(recipe, size, 1 if shared_gpu else trainer.gpus / trainer.processes)
-    yield replace(found, shared=shared_gpu)
-    if recipe.explorer is not None:
-        engine = _engine(recipe, size, 1 if shared_gpu else explorers.gpus)
-        yield from _beside_rewards(recipe, replace(engine, shared=shared_gpu), look)
-
-
-def _trainer(recipe: TrainingRecipe, size: ModelSize, gpus: float) -> Place:
     stage, place = recipe.rl, recipe.placement.trainer
+    gpus = 1 if shared_gpu else place.gpus / place.processes
     how = Training(
         options=stage.trl,
         lora=stage.lora,
@@ -64,27 +85,47 @@ def _trainer(recipe: TrainingRecipe, size: ModelSize, gpus: float) -> Place:
         processes=place.processes,
         shard=place.shard is not None,
     )
-    return Place("trainer", place.processes, gpus, training_memory(size, how, micro_batch(recipe)))
+    parts = training_memory(size, how, micro_batch(recipe))
+    shared = shared_gpu or recipe.placement.colocate
+    return Place("trainer", place.processes, gpus, parts, shared, in_turns=True)
 
 
-def _engine(recipe: OnlineRecipe, size: ModelSize, gpus: float) -> Place:
+def engine_places(
+    recipe: ExplorerRecipe, size: ModelSize, look: Look, sequences: int, *, shared_gpu: bool
+) -> Iterator[Place]:
+    """The engines, and the reward models on devices of their own.
+
+    Args: look: sizes up the models of rewards. sequences: that the run asks for at a time. shared_gpu: as
+        in `trainer_place`.
+    """
     engine, explorers = recipe.explorer.engine, recipe.placement.explorers
-    default = "bfloat16" if gpus else "float32"
+    gpus = 1 if shared_gpu else explorers.gpus
     dtype = engine.options.get("dtype")
-    dtype = default if dtype in (None, "auto") else dtype
+    dtype = ("bfloat16" if gpus else "float32") if dtype in (None, "auto") else dtype
     given = engine.options.get("max_num_seqs")
-    bound = given if isinstance(given, int) else _MOST_AT_A_TIME
-    groups = recipe.rl.groups_per_step * (recipe.sync.max_staleness + 1)
-    sequences = min(bound, -(-groups * recipe.explorer.group_size // explorers.least))
-    cache = cache_bytes_a_token(size, dtype) * sequences * engine.max_model_len
+    at_a_time = min(given if isinstance(given, int) else _MOST_AT_A_TIME, -(-sequences // explorers.least))
+    each = cache_bytes_a_token(size, dtype) * engine.max_model_len
+    copies = parallel_sizes(engine.options).data if engine.use == "vllm" else 1
+    devices = _engine_devices(recipe) if gpus > 1 else 1
     parts = {
-        "weights": size.parameters * width(dtype),
-        f"cache of {sequences} sequences of {engine.max_model_len:,} tokens": cache,
+        "weights": size.parameters * width(dtype) * copies,
+        f"cache of {at_a_time} sequences of {engine.max_model_len:,} tokens": each * at_a_time,
     }
-    return Place(f"engine '{engine.use}'", explorers.most, gpus, parts)
+    share = engine.options.get("gpu_memory_utilization", _VLLM_SHARE)
+    cache = Cache(parts["weights"] // devices, at_a_time, each // devices, float(str(share)))
+    place = Place(
+        f"engine '{engine.use}'",
+        explorers.most,
+        gpus,
+        parts,
+        shared=shared_gpu or recipe.placement.colocate,
+        cache=cache if engine.use == "vllm" else None,
+        devices=devices,
+    )
+    yield from _beside_rewards(recipe, place, look)
 
 
-def _beside_rewards(recipe: OnlineRecipe, engine: Place, look: Look) -> Iterator[Place]:
+def _beside_rewards(recipe: ExplorerRecipe, engine: Place, look: Look) -> Iterator[Place]:
     """The engine, with the reward models on its GPU, and the reward models elsewhere, by device."""
     first_own = _engine_devices(recipe) if engine.gpus else 0
     with_engine: dict[str, int] = {}
@@ -108,7 +149,7 @@ def _beside_rewards(recipe: OnlineRecipe, engine: Place, look: Look) -> Iterator
         yield Place(name, recipe.placement.explorers.most, 0 if number is None else 1, parts)
 
 
-def _engine_devices(recipe: OnlineRecipe) -> int:
+def _engine_devices(recipe: ExplorerRecipe) -> int:
     """How many GPUs the engine takes, where its explorer has any."""
     engine = recipe.explorer.engine
     return parallel_sizes(engine.options).devices if engine.use == "vllm" else 1

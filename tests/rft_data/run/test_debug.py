@@ -152,8 +152,9 @@ def test_a_probe_takes_one_task_through_explorer_operators_and_loss_and_keeps_no
 @pytest.mark.slow
 def test_a_probe_shows_a_group_that_the_operators_drop(recipe: str) -> None:
     change = "experience_ops=[{reward_range_filter: {min_reward: 9.0}}, {grpo_advantage_mapper: {}}]"
-    done = rft("recipe", "probe", recipe, change, "stages.0.max_explored=1")
+    done = rft("recipe", "explain", recipe, change, "stages.0.max_explored=1", "--probe")
     assert done.exit_code == 0, done.stderr
+    assert "micro-batch" in done.stdout.partition("reward_range_filter")[0]
     assert "reward_range_filter" in done.stdout
     assert "no loss: step 0: none of the 1 groups explored for it may be trained" in done.stdout
     refused = rft("recipe", "probe", "gsm8k_data")

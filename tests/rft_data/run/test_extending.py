@@ -10,6 +10,7 @@ from rft_data.core.rows import Task
 from rft_data.recipe.extending import check_more_steps, same_but_longer
 from rft_data.recipe.load import load_recipe, load_run
 from rft_data.recipe.recipe import RunRecipe
+from rft_data.run.outlook.resuming import folder_line
 from rft_data.run.start import run_recipe
 from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.run.test_exact_resume import trained
@@ -47,6 +48,11 @@ def test_a_run_with_more_steps_ends_with_the_weights_of_one_that_had_them_from_t
     run_recipe(recipe(straight, 4))
     first = run_recipe(recipe(longer, 2))
     assert run_recipe(load_run(longer / "run")) == first, "it is complete"
+    assert "shows its summary, and trains nothing" in folder_line(recipe(longer, 2))
+    assert "a start goes on from checkpoint 2 of 4 steps; " in folder_line(recipe(longer, 4))
+    assert "of another recipe, which this one cannot continue (seed: 0 -> 5)" in folder_line(
+        recipe(longer, 4, "seed=5")
+    )
     done = run_recipe(load_run(longer / "run", ["steps=4"]))
     assert done["consumed_steps"] == 4
     assert trained(longer) == trained(straight)

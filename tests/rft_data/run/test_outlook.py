@@ -19,7 +19,7 @@ from rft_data.run.outlook.contacts import contacts
 from rft_data.run.outlook.lines import outlook_lines
 from rft_data.run.outlook.memory import Batch, Training, cache_bytes_a_token, training_memory
 from rft_data.run.outlook.model_size import _tiny, folder_size
-from rft_data.run.outlook.places import places
+from rft_data.run.outlook.places import engine_places, trainer_place
 from trainers.models.tiny_model import build_tiny_model
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -162,7 +162,9 @@ def test_engines_and_trainer_share_the_machine_by_placement() -> None:
         "placement.explorers.gpus=1",
         "sync.max_staleness=1",
     )
-    trainer, engine = places(recipe, _tiny(recipe.model.build), shared_gpu=False)  # type: ignore[arg-type]
+    size = _tiny(recipe.model.build)  # type: ignore[arg-type]
+    trainer = trainer_place(recipe, size, shared_gpu=False)
+    (engine,) = engine_places(recipe, size, folder_size, 256, shared_gpu=False)
     assert (trainer.count, trainer.gpus, engine.count, engine.gpus) == (1, 0, 2, 1)
     assert "cache of 128 sequences of 128 tokens" in engine.parts  # 2 x 16 groups of 8, over two explorers
     text = "\n".join(outlook_lines(recipe))
@@ -187,7 +189,8 @@ def test_reward_models_are_counted_on_their_devices(folder: Path) -> None:
     )
     size = folder_size(folder)
     assert size is not None
-    trainer, engine, *found = places(recipe, size, folder_size, shared_gpu=False)
+    trainer = trainer_place(recipe, size, shared_gpu=False)
+    engine, *found = engine_places(recipe, size, folder_size, 128, shared_gpu=False)
     assert engine.parts["reward 'beside'"] == 4 * size.parameters
     assert [(one.name, one.gpus, one.count, one.total) for one in found] == [
         ("reward 'own'", 1, 2, 4 * size.parameters),
@@ -222,11 +225,11 @@ def test_what_shares_the_gpu_of_one_process_is_what_is_on_it(folder: Path) -> No
 @pytest.mark.usefixtures("card")
 def test_one_process_on_a_machine_with_a_gpu_uses_the_gpu() -> None:
     text = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
-    assert "on the GPU, which they share: about" in text
-    assert "it is NVIDIA A10G, 24564 MiB" in text
+    assert "on the GPU, which they share (NVIDIA A10G" in text
+    assert "NVIDIA A10G, 24564 MiB" in text
     assert "of 1 GPU (weights" in text
     assert "on the CPU" not in text
-    assert "DOES NOT FIT" not in text
+    assert "DOES NOT FIT, by " in text
 
 
 def test_training_on_stored_groups_has_no_engine(tmp_path: Path) -> None:
@@ -255,8 +258,12 @@ def test_what_does_not_fit_is_said_and_no_model_is_guessed(tmp_path: Path) -> No
     huge = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
     assert "DOES NOT FIT" in huge
     missing = "\n".join(outlook_lines(online("model={path: nobody/model}")))
-    assert "not known: 'nobody/model' is no folder here" in missing
+    assert "not in the hub's cache" in missing
+    assert "hf download nobody/model config.json" in missing
     assert "huggingface.co" in missing
+    earlier = "\n".join(outlook_lines(online("model={path: runs/a/final}")))
+    assert "once an earlier run has written it" in earlier
+    assert "no host" in earlier
 
 
 def test_hosts_are_named_and_secrets_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,3 +33,12 @@ def test_only_models_of_shown_runs_are_looked_at(tmp_path: Path, shown: bool) ->
         assert found["memory"].startswith("not known")
     empty = {"text": "name: [", "drawn": "", "fields": {}, "explain": False, "models": []}
     assert work(empty)["outlook"] == []
+
+
+def test_nothing_of_the_machine_is_looked_at_for_a_recipe_that_measures_or_trains(tmp_path: Path) -> None:
+    (tmp_path / "buffer").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    measures = f"extends: sums_eval\nmodels: [{tmp_path}]\n"
+    assert outlook(measures, [])["memory"] == f"not known: '{tmp_path}' is not looked at here"
+    trains = f"extends: sums_dpo\nbuffer: {{uri: {tmp_path}/buffer}}\n"
+    assert outlook(trains, [])["stage 0"].endswith("how many there are is not looked up here")
