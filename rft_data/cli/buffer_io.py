@@ -21,7 +21,9 @@ def import_(
     uri: Uri,
     source: Annotated[
         str,
-        typer.Argument(help="A file, a dataset folder (FOLDER:SPLIT), or hf://org/name:split@revision."),
+        typer.Argument(
+            help="A file, a dataset folder (FOLDER:SPLIT), or hf:// or modelscope:// org/name:split@revision."
+        ),
     ],
     format_: Annotated[
         str | None, typer.Option("--format", help="What the rows are; found from their columns if left out.")

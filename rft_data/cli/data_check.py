@@ -26,8 +26,9 @@ def check(
     source: Annotated[
         str,
         typer.Argument(
-            help="A recipe; or a file, a dataset's folder (FOLDER:SPLIT), hf://org/name:split@revision, or a "
-            "function (./file.py:rows)."
+            help="A recipe; or a file, a dataset's folder (FOLDER:SPLIT), hf://org/name:split@revision, "
+            "modelscope://owner/name:split, reasoning_gym:NAME, a buffer (BUFFER:TASKSET), or a function "
+            "(./file.py:rows)."
         ),
     ],
     overrides: Overrides = None,

@@ -77,7 +77,9 @@ def new(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="A file, a dataset's folder, hf://org/name:split, or reasoning_gym:NAME."),
+        typer.Option(
+            help="A file, a dataset's folder, hf:// or modelscope:// org/name:split, or reasoning_gym:NAME."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="A Hugging Face folder or hub id; or tiny: built here, for trying.")

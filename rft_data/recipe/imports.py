@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rft_data.core.lookup import suggest
 from rft_data.exchange.formats.registry import FORMATS
+from rft_data.recipe.row_sources import RowSource
 from rft_data.recipe.section import Section
 
 
 class Import(Section):
     """A source that the run imports into its buffer when it first starts, as `rft buffer import` does."""
 
-    path: str
-    """A file, a dataset's folder (`FOLDER:SPLIT`) or `hf://org/name:split@revision`; see docs/formats.md."""
+    path: str | None = None
+    """A file, a dataset's folder (`FOLDER:SPLIT`), `hf://org/name:split@revision` or
+    `modelscope://owner/name:split@revision`; see docs/formats.md. Or give `source`."""
+    source: RowSource | None = Field(default=None, exclude_if=lambda given: given is None)
+    """The same sources as those of tasks, with `where`, `shuffle` and `limit`, or a function of your own."""
     taskset: str | None = None
     """Taskset of its rows, for example of one with source `stored`; left out: the file's name."""
     format: str | None = None
@@ -23,7 +27,20 @@ class Import(Section):
     split: Literal["train", "heldout"] = "train"
     """Split of the tasks that it holds."""
     limit: int | None = Field(default=None, ge=1)
-    """At most so many rows; left out: all."""
+    """At most so many rows of `path`; left out: all."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Import:
+        if (self.path is None) == (self.source is None):
+            raise ValueError("give exactly one of 'path' and 'source'")
+        if self.source is not None and self.limit is not None:
+            raise ValueError("'limit' belongs to 'path'; write it inside 'source'")
+        return self
+
+    @property
+    def key(self) -> str:
+        """Which of the two is given."""
+        return "path" if self.source is None else "source"
 
     @field_validator("format")
     @classmethod

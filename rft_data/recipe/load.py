@@ -205,8 +205,14 @@ def _checked(
 
 
 def _check_version(written: Written) -> None:
-    """Raises: RecipeError for a recipe of a later format, whose other keys are not looked at."""
-    version = written.tree.get("recipe")
-    if isinstance(version, int) and version > FORMAT:
-        message = f"found {version}; rft-data {__version__} reads formats up to {FORMAT}: install a later one"
+    """Raises: RecipeError for a recipe of another format, whose other keys are not looked at."""
+    version = written.tree.get("recipe", FORMAT)
+    if version != FORMAT or isinstance(version, bool):
+        message = (
+            f"found {version!r}; {FORMAT} is the only format that there has been: write recipe: {FORMAT}"
+        )
+        if isinstance(version, int) and version > FORMAT:
+            message = (
+                f"found {version}; rft-data {__version__} reads formats up to {FORMAT}: install a later one"
+            )
         raise invalid(written.origins, [Problem(("recipe",), message)])

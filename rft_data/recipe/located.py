@@ -14,6 +14,7 @@ from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.names import TRUNCATING
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.section import Loc, Section
+from rft_data.recipe.task_sources import REFUSED, kind_of_source
 
 _FEW = 12
 """So many keys are listed where an unknown one is close to none."""
@@ -26,12 +27,24 @@ def located(tree: object, written: object, model: type[BaseModel], problem: Erro
     loc = _in_tree(tree, problem["loc"], to_missing=kind == "missing")
     message = problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        message = _unknown(model, loc)
+        message = _refused(tree, loc) or _unknown(model, loc)
     elif kind == "missing":
         message = _missing(model, loc)
     elif message.startswith("Input should "):
         message = f"{_found(written, loc)}{message.removeprefix('Input ')}"
     return Problem(loc, message)
+
+
+def _refused(tree: object, loc: Loc) -> str:
+    """Why a kind of source has no such key; empty for other keys and sections."""
+    if "source" not in loc[:-1]:
+        return ""
+    source: Any = tree
+    for part in loc[:-1]:
+        source = source[part]
+    kind = kind_of_source(source)
+    why = REFUSED.get(kind, {}).get(str(loc[-1]))
+    return "" if why is None else f"source '{source['use']}' has no '{loc[-1]}': {why}"
 
 
 def _unknown(model: type[BaseModel], loc: Loc) -> str:

@@ -9,15 +9,33 @@ from pydantic import ValidationError
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import is_import_path
 from rft_data.exchange.formats.inputs import hub_parts
+from rft_data.exchange.formats.modelscope import MODELSCOPE, modelscope_parts
 from rft_data.recipe.tasksets import Taskset
+
+GENERATED = "reasoning_gym:"
+"""How the name of a generator begins."""
+_GENERATED_SIZE = 200
+"""Tasks that are looked at of a generator, which makes as many as are asked for."""
+_TASKS = "tasks.lance"
+"""What the folder of a buffer has, and that of a dataset has not."""
+
+
+def stored_source(text: str) -> tuple[Path, str] | None:
+    """Buffer and taskset (empty: all) that `BUFFER` or `BUFFER:TASKSET` names; None for other texts."""
+    if (Path(text) / _TASKS).is_dir():
+        return Path(text), ""
+    folder, _, taskset = text.rpartition(":")
+    return (Path(folder), taskset) if folder and (Path(folder) / _TASKS).is_dir() else None
 
 
 def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: float) -> Taskset:
-    """The taskset of a file, a folder (`path:split`), `hf://org/name:split@revision` or a function.
+    """The taskset of a file, a folder (`path:split`), a dataset of a hub, a generator or a function.
 
-    Args: prompt, answer: columns or templates; None: recognised.
+    Args: text: as `source_section` takes it. prompt, answer: columns or templates; None: recognised.
     Raises: RecipeError for columns that cannot be.
     """
+    if text.startswith(GENERATED) and (prompt or answer):
+        raise RecipeError(f"{text} makes prompts and answers itself; leave out --prompt and --answer.")
     columns = {} if prompt is None else {"prompt": prompt, "answer": answer}
     given = {"name": "data", "source": source_section(text), "heldout": heldout, **columns}
     if prompt is None and answer is not None:
@@ -30,8 +48,19 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
 
 
 def source_section(text: str) -> dict[str, object]:
-    """The `source` of a taskset that reads what a person named."""
+    """The `source` of a taskset that reads what a person named.
+
+    Args: text: a path, `hf://org/name:split@revision`, `modelscope://owner/name:split@revision`,
+        `reasoning_gym:NAME`, or the import path of a function.
+    Raises: RecipeError for a name of a hub's dataset that is none.
+    """
     path = Path(text)
+    if text.startswith(GENERATED):
+        return {"use": "reasoning_gym", "dataset": text.removeprefix(GENERATED), "size": _GENERATED_SIZE}
+    if text.startswith(MODELSCOPE):
+        parts = modelscope_parts(text)
+        named = {"path": parts["repo"], "name": parts["config"]}
+        return {"use": "modelscope", **named, "split": parts["split"], "revision": parts["revision"]}
     if text.startswith("hf://"):
         parts = hub_parts(text)
         named = {"path": parts["repo"], "name": parts["config"]}

@@ -12,18 +12,16 @@ from typing import Any
 
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.exchange.formats.families import recognised, task_in
-from rft_data.exchange.formats.inputs import open_source
+from rft_data.exchange.formats.modelscope import open_named
 from rft_data.exchange.formats.records import Origin
 from rft_data.recipe.copying import SCHEMA_FILE, SCHEMA_LINE, write_new
 from rft_data.recipe.json_schema import recipe_schema
-from rft_data.recipe.named_source import source_section
+from rft_data.recipe.named_source import GENERATED, source_section
 from rft_data.recipe.shipped import shipped_folder
 from rft_data.recipe.yaml_text import as_text
 
 TINY = "tiny"
 """In place of a model: a tiny one of random weights, built here."""
-GENERATED = "reasoning_gym:"
-"""Before the name of a dataset of reasoning-gym, in place of a file."""
 _PROMPTS = ("question", "prompt", "problem", "instruction", "messages")
 _ANSWERS = ("answer", "solution", "ground_truth", "expected_answer")
 _KEPT = "    # metadata: [...]  # fields of the dataset that its own scorer reads, if any: docs/rewards.md\n"
@@ -107,7 +105,7 @@ def _tasks(wanted: Wanted) -> dict[str, str]:
 
 def _first_row(data: str) -> Mapping[str, object]:
     """Raises: RecipeError for a source without rows, RowError for a row that cannot be read."""
-    found = next(open_source(data).rows, None)
+    found = next(open_named(data).rows, None)
     if found is None:
         raise RecipeError(f"{data} is empty; give a file with rows.")
     if found.row is None:

@@ -2,11 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from rft_data.recipe.section import Section
+
+_NO_SPLITS = (
+    "a file has no splits: name another file, or take 'where'; 'heldout' of the taskset holds some out"
+)
+
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "reasoning_gym": {
+        "limit": "it makes 'size' tasks: give that",
+        "where": "what it makes has no columns; choose by its 'args', or drop tasks with 'task_ops'",
+        "shuffle": "it draws in an order of its own: another 'seed' gives another",
+        "split": "it has no splits; 'heldout' of the taskset holds some out",
+        "streaming": "it fetches nothing",
+    },
+    "verifiers": {
+        "limit": "give 'size', at most so many rows of each of its datasets",
+        "where": "the environment chooses its rows, by 'args'",
+        "shuffle": "the environment orders its rows, by 'args'",
+        "split": "the environment has two datasets, and that of its evaluation is held out",
+        "streaming": "the environment loads its datasets itself",
+    },
+    "served": dict.fromkeys(
+        ("limit", "where", "shuffle", "split", "streaming"), "clients of the run decide what they ask"
+    ),
+    "stored": {
+        "split": "tasks have the split that they were stored with; 'heldout' of the taskset adds to it",
+        "streaming": "the buffer is read once, and nothing is fetched",
+    },
+    "jsonl": {
+        **dict.fromkeys(
+            ("limit", "where", "shuffle"), "write use: file, which reads the same file and has it"
+        ),
+        "split": _NO_SPLITS,
+        "streaming": "a file is read line by line as it is",
+    },
+    "file": {
+        "split": _NO_SPLITS,
+        "streaming": "a file is read row by row as it is, and 'limit' ends the reading",
+    },
+    "modelscope": {"streaming": "its package fetches whole files; give 'limit' for fewer rows"},
+    "function": {
+        "split": "hand it to the function, in 'args'",
+        "streaming": "rows that it yields are read one by one; 'limit' ends the reading",
+    },
+}
+"""Why a kind of source does not have a key that others have."""
 
 
 class ReasoningGym(Section):
@@ -51,6 +97,13 @@ class StoredTasks(Section):
 
     use: Literal["stored"]
     """The tasks are those stored under the taskset's `name`, with the split they were stored with."""
+    where: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """A condition in DuckDB's SQL over `task_id`, `prompt`, `answer`, `split`, `difficulty`, and the keys of
+    their metadata."""
+    shuffle: int | None = Field(default=None, exclude_if=lambda given: given is None)
+    """The seed of a shuffle; left out: they are in the order in which they were stored."""
+    limit: int | None = Field(default=None, ge=1, exclude_if=lambda given: given is None)
+    """At most so many of them; left out: all."""
 
 
 class ServedTasks(Section):

@@ -11,11 +11,11 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from rft_data.core.errors import RecipeError
 from rft_data.recipe.offline import SftRows, TrainedSource
+from rft_data.recipe.row_sources import RowSource
 from rft_data.recipe.section import Section
 from rft_data.recipe.task_sources import (
     TABLES,
     AnyTable,
-    JsonLines,
     Source,
     VerifiersTasks,
     kind_of_source,
@@ -154,7 +154,7 @@ AnyExperts = Annotated[
 
 
 class StoredCompletions(Section):
-    """One column of completions in a file of rollouts."""
+    """One column of completions among rollouts."""
 
     name: str
     """Recorded as the experiences' explorer."""
@@ -165,15 +165,15 @@ class StoredCompletions(Section):
 
 
 class Rollouts(Section):
-    """A file of rollouts that were made elsewhere."""
+    """Rollouts that were made elsewhere."""
 
     name: str
-    """How the report calls this file."""
-    source: JsonLines
-    """The file, one question with its completions per line."""
+    """How the report calls them."""
+    source: RowSource
+    """A file, dataset or function, each row a question with its completions."""
     taskset: str
     """The taskset they answer; a row belongs to the task with the same prompt."""
     prompt: str = "question"
     """Field with the question; it finds the task whose prompt is the same but for white space."""
     completions: list[StoredCompletions] = Field(min_length=1)
-    """Fields of a line that hold completions, each stored as an experience."""
+    """Fields of a row that hold completions, each stored as an experience."""

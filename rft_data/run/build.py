@@ -81,7 +81,7 @@ def taskset_tasks(section: Taskset, buffer: Buffer | None = None, run: str = "")
     if isinstance(section.source, StoredTasks):
         if buffer is None:
             raise RecipeError(f"taskset '{section.name}' is stored in a buffer, and there is none to read.")
-        tasks = stored_tasks(buffer, section.name, heldout=section.heldout, run=run)
+        tasks = stored_tasks(buffer, section.name, heldout=section.heldout, run=run, choice=section.source)
     else:
         tasks = _read_tasks(section, section.source)
     if section.workflow is None or isinstance(section.source, AnyTable):

@@ -138,7 +138,7 @@ def _rollout_lines(rollouts: Mapping[str, Any]) -> list[str]:
             f"{rollouts['agree'] + rollouts['disagree']} ({100 * rollouts['agreement']:.2f} %)"
         )
     return lines + [
-        f"  differs: {d['experience_id']} line {d['line']} {d['completion']}: label {d['label']}, "
+        f"  differs: {d['experience_id']} {d['place']} {d['completion']}: label {d['label']}, "
         f"reward {d['reward']}, ends {d['ends']!r}"
         for d in rollouts["disagreements"]
     ]

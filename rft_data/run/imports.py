@@ -9,6 +9,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.exchange.formats import import_into
 from rft_data.recipe.imports import Import
+from rft_data.run.taskset_rows import opened_rows
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +21,17 @@ def import_sources(sources: Sequence[Import], buffer: Buffer) -> None:
     """
     for place, one in enumerate(sources):
         report = import_into(
-            buffer, one.path, format=one.format, taskset=one.taskset, split=one.split, limit=one.limit
+            buffer,
+            str(one.path) if one.source is None else opened_rows(one.source),
+            format=one.format,
+            taskset=one.taskset,
+            split=one.split,
+            limit=one.limit,
         )
         if report.quarantined == report.rows:
             raise RecipeError(
-                f"imports.{place}.path: none of the {report.rows} rows of {report.source} can be stored as "
-                f"format '{report.format}', the first because of {report.problems[0]}; name the right "
+                f"imports.{place}.{one.key}: none of the {report.rows} rows of {report.source} can be stored "
+                f"as format '{report.format}', the first because of {report.problems[0]}; name the right "
                 "'format', or mend the file."
             )
         log.info(

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from explorers.limits import Limits
@@ -18,17 +17,18 @@ from rft_data.core.rows import Experience, Task, experience_id_of
 from rft_data.core.words import RowSource
 from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.tasksets import Rollouts
+from rft_data.run.taskset_rows import table_rows
 from rft_data.tasks.columns import pick, prompt_messages
-from rft_data.tasks.sources import read_jsonl
 
 _BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One completion of the file, and the task it answers."""
+    """One completion of the source, and the task it answers."""
 
-    line: int
+    place: str
+    """Where its row stands."""
     task: Task
     text: str
     author: str
@@ -71,7 +71,7 @@ class Scorer:
                 agrees = row.reward is not None and (row.reward >= self._correct) == found.label
                 outcome["agree" if agrees else "disagree"] += 1
                 if not agrees:
-                    disagreements.append(_disagreement(row, found.line, found.label))
+                    disagreements.append(_disagreement(row, found.place, found.label))
             done = buffer.append(rows)
             outcome["stored"] += done.stored
             outcome["quarantined"] += done.quarantined
@@ -104,15 +104,13 @@ class Scorer:
 
 
 def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]) -> Iterator[_Found]:
-    """Every completion of the file that answers one of the tasks."""
-    path = Path(section.source.path)
+    """Every completion of the source that answers one of the tasks."""
     # operators may have normalised the tasks' prompts, so spaces do not count
     by_prompt = {
         _plain(task.messages[-1]["content"]): task for task in tasks if task.taskset == section.taskset
     }
     members: Counter[str] = Counter()
-    for line, row in read_jsonl(path):
-        where = f"{path}:{line}"
+    for where, row in table_rows(section.source):
         asked = prompt_messages(pick(row, section.prompt, where), f"{where}: field '{section.prompt}'")
         task = by_prompt.get(_plain(asked[-1]["content"]))
         if task is None:
@@ -122,17 +120,17 @@ def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]
             label = None if column.label is None else bool(pick(row, column.label, where))
             member = members[task.task_id]
             members[task.task_id] += 1
-            yield _Found(line, task, str(pick(row, column.text, where)), column.name, member, label)
+            yield _Found(where, task, str(pick(row, column.text, where)), column.name, member, label)
 
 
 def _plain(prompt: object) -> str:
     return " ".join(unicodedata.normalize("NFC", str(prompt)).split())
 
 
-def _disagreement(experience: Experience, line: int, label: bool) -> dict[str, object]:
+def _disagreement(experience: Experience, place: str, label: bool) -> dict[str, object]:
     return {
         "experience_id": experience.experience_id,
-        "line": line,
+        "place": place,
         "completion": experience.explorer_id,
         "label": label,
         "reward": experience.reward,

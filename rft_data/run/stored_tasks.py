@@ -14,10 +14,17 @@ from rft_data.core.filters import Compare
 from rft_data.core.heldout import prompt_share
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
+from rft_data.recipe.task_sources import StoredTasks
+from rft_data.tasks.row_choice import chosen_rows
+from rft_data.tasks.table import prompt_text
+
+_ALL = StoredTasks(use="stored")
 
 
-def stored_tasks(buffer: Buffer, taskset: str, *, heldout: float, run: str = "") -> list[Task]:
-    """The stored tasks of a taskset, in the order stored.
+def stored_tasks(
+    buffer: Buffer, taskset: str, *, heldout: float, run: str = "", choice: StoredTasks = _ALL
+) -> list[Task]:
+    """The stored tasks of a taskset that a recipe chooses, in the order stored or shuffled.
 
     Tasks that were made of others while a run went on are left out, as are those stored since the run
     `run` began: a run that is continued reads what it read at first.
@@ -36,7 +43,22 @@ def stored_tasks(buffer: Buffer, taskset: str, *, heldout: float, run: str = "")
             f"{', '.join(known) or 'none at all'}. Bring tasks in with: rft buffer import BUFFER FILE "
             f"--taskset {taskset}"
         )
-    return list(_split(tasks, heldout))
+    placed = [(task.task_id, _columns(task)) for task in tasks]
+    by_id = {task.task_id: task for task in tasks}
+    rows = chosen_rows(placed, where=choice.where, shuffle=choice.shuffle, limit=choice.limit)
+    return list(_split([by_id[task_id] for task_id, _ in rows], heldout))
+
+
+def _columns(task: Task) -> dict[str, object]:
+    """What a condition may ask of a task."""
+    own = {
+        "task_id": task.task_id,
+        "prompt": prompt_text(task.messages),
+        "answer": task.answer,
+        "split": str(task.split),
+        "difficulty": task.difficulty,
+    }
+    return {**task.metadata, **own}
 
 
 def _split(tasks: list[Task], heldout: float) -> Iterator[Task]:

@@ -13,7 +13,7 @@ from rft_data.core.errors import MissingFileError, RecipeError, RowError
 from rft_data.core.lookup import load
 from rft_data.core.rows import Task
 from rft_data.exchange.formats.families import recognised, task_in
-from rft_data.exchange.formats.inputs import folder_source, hub_source, open_source
+from rft_data.exchange.formats.inputs import Source, folder_source, hub_source, open_source
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.modelscope import modelscope_source
 from rft_data.exchange.formats.payloads import store_payloads
@@ -50,8 +50,40 @@ def table_rows(source: TableSource | JsonLines) -> Iterator[PlacedRow]:
     """
     if isinstance(source, JsonLines):
         return ((f"{source.path}:{number}", row) for number, row in read_jsonl(Path(source.path)))
+    return _chosen(source, map(_readable, _opened(source).rows))
+
+
+def opened_rows(source: TableSource | JsonLines) -> Source:
+    """A source whose rows are imported: those that are chosen, and those that cannot be read with the reason.
+
+    Raises: as `table_rows`, but for a row that cannot be read.
+    """
+    if isinstance(source, JsonLines):
+        return open_source(Path(source.path))
+    opened = _opened(source)
+    return replace(opened, rows=_chosen_beside_bad(source, opened.rows))
+
+
+def _chosen_beside_bad(source: TableSource, rows: Iterator[Found]) -> Iterator[Found]:
+    bad: list[Found] = []
+
+    def readable() -> Iterator[PlacedRow]:
+        for found in rows:
+            if found.row is None:
+                bad.append(found)
+            else:
+                yield found.place, found.row
+
+    for place, row in _chosen(source, readable()):
+        yield Found(place, row)
+        while bad:
+            yield bad.pop(0)
+    yield from bad
+
+
+def _chosen(source: TableSource, rows: Iterator[PlacedRow]) -> Iterator[PlacedRow]:
     return chosen_rows(
-        _opened(source),
+        rows,
         where=source.where,
         shuffle=source.shuffle,
         limit=source.limit,
@@ -59,28 +91,27 @@ def table_rows(source: TableSource | JsonLines) -> Iterator[PlacedRow]:
     )
 
 
-def _opened(source: TableSource) -> Iterator[PlacedRow]:
+def _opened(source: TableSource) -> Source:
     if isinstance(source, FunctionTasks):
-        return _made(source)
+        return Source(source.use, source.use.rpartition(":")[2], _made(source))
     if isinstance(source, HuggingFaceTasks):
-        return map(_readable, _dataset(source))
+        return _dataset(source)
     if isinstance(source, ModelScopeTasks):
         which = {"config": source.name, "split": source.split}
-        return map(_readable, modelscope_source(source.path, **which, revision=source.revision).rows)
+        return modelscope_source(source.path, **which, revision=source.revision)
     path = Path(source.path)
     if path.is_dir() and path.suffix != ".lance":
         raise MissingFileError(f"{path} is a folder; for a dataset's folder write use: huggingface.")
-    return map(_readable, open_source(path).rows)
+    return open_source(path)
 
 
-def _dataset(source: HuggingFaceTasks) -> Iterator[Found]:
+def _dataset(source: HuggingFaceTasks) -> Source:
     path, which = Path(source.path), {"config": source.name, "split": source.split}
     if path.is_dir():
-        opened = folder_source(path, **which, streaming=source.streaming)
-    else:
-        opened = hub_source(source.path, **which, revision=source.revision, streaming=source.streaming)
-        log.info("tasks are read from %s", opened.name)  # with the commit that can be read again
-    return opened.rows
+        return folder_source(path, **which, streaming=source.streaming)
+    opened = hub_source(source.path, **which, revision=source.revision, streaming=source.streaming)
+    log.info("rows are read from %s", opened.name)  # with the commit that can be read again
+    return opened
 
 
 def _readable(found: Found) -> PlacedRow:
@@ -89,7 +120,7 @@ def _readable(found: Found) -> PlacedRow:
     return found.place, found.row
 
 
-def _made(source: FunctionTasks) -> Iterator[PlacedRow]:
+def _made(source: FunctionTasks) -> Iterator[Found]:
     """The rows that a function of the user's returns or yields."""
     function = load(source.use, "task source")
     number = 0
@@ -97,7 +128,7 @@ def _made(source: FunctionTasks) -> Iterator[PlacedRow]:
         for number, row in enumerate(function(**source.args), start=1):
             if not isinstance(row, Mapping):
                 raise RowError(f"{source.use}: row {number} is a {type(row).__name__}; wanted a map.")
-            yield f"{source.use}, row {number}", row
+            yield Found(f"{source.use}, row {number}", row)
     except RowError:
         raise
     except Exception as err:  # the user's own code

@@ -18,8 +18,9 @@ from rft_data.core.rows import Experience, TaskKey
 from rft_data.core.version import __version__
 from rft_data.core.words import Split
 from rft_data.exchange.formats.import_chunk import Chunk, excerpt, unseen
-from rft_data.exchange.formats.inputs import Source, open_source
+from rft_data.exchange.formats.inputs import Source
 from rft_data.exchange.formats.jsonlines import Found
+from rft_data.exchange.formats.modelscope import open_named
 from rft_data.exchange.formats.payloads import store_payloads
 from rft_data.exchange.formats.records import Format, Origin, Record, StoredRow, import_run_id
 from rft_data.exchange.formats.registry import FORMATS, detect, shapes
@@ -84,7 +85,7 @@ class ReadyImport:
 
 def import_into(
     buffer: Buffer,
-    source: str | Path,
+    source: str | Path | Source,
     *,
     format: str | None = None,
     taskset: str | None = None,
@@ -102,7 +103,7 @@ def import_into(
 
 
 def ready_import(
-    source: str | Path,
+    source: str | Path | Source,
     *,
     format: str | None = None,
     taskset: str | None = None,
@@ -112,7 +113,8 @@ def ready_import(
     """A source that is open, and whose format is known. Nothing is stored yet.
 
     Args:
-        source: a file, a dataset folder (`path:split`) or `hf://org/name:split@revision`.
+        source: a file, a dataset folder (`path:split`), `hf://org/name:split@revision` or
+            `modelscope://owner/name:split@revision`; or one that is open.
         format: a name from FORMATS; None: detected from the columns of the first rows.
         taskset: taskset of the rows; None: the name of the file or dataset.
         split: split of the tasks, `train` or `heldout`.
@@ -122,7 +124,7 @@ def ready_import(
     """
     if split not in list(Split):
         raise RecipeError(f"split is '{split}'; tasks belong to 'train' or 'heldout'.")
-    opened = open_source(source)
+    opened = source if isinstance(source, Source) else open_named(source)
     chunks = _chunks(islice(opened.rows, limit))
     head = next(chunks, [])
     chosen = _format(format, head, opened)

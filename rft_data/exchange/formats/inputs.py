@@ -94,7 +94,7 @@ class HubParts(TypedDict):
 
     repo: str
     config: str | None
-    split: str
+    split: str | None
     revision: str | None
 
 

@@ -6,11 +6,41 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from rft_data.core.errors import MissingFileError
+from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
-from rft_data.exchange.formats.inputs import Source, folder_source
+from rft_data.exchange.formats.inputs import HubParts, Source, folder_source, open_source
 
+MODELSCOPE = "modelscope://"
+"""How the name of a dataset begins on the command line and in `imports`."""
+_NAME = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?::(?P<split>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?"
+)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def modelscope_parts(source: str) -> HubParts:
+    """The parts of `modelscope://owner/name[/config][:split][@revision]`. Raises: RecipeError."""
+    match = _NAME.fullmatch(source.removeprefix(MODELSCOPE))
+    if match is None:
+        raise RecipeError(
+            f"'{source}' is not a dataset of ModelScope; write modelscope://owner/name:split@revision."
+        )
+    return {
+        "repo": match["repo"],
+        "config": match["config"],
+        "split": match["split"],
+        "revision": match["revision"],
+    }
+
+
+def open_named(source: str | Path) -> Source:
+    """Open what `open_source` opens, or `modelscope://owner/name:split@revision`.
+
+    Raises: what the two raise.
+    """
+    if str(source).startswith(MODELSCOPE):
+        return modelscope_source(**modelscope_parts(str(source)))
+    return open_source(source)
 
 
 def modelscope_source(repo: str, *, config: str | None, split: str | None, revision: str | None) -> Source:

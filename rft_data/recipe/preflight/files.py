@@ -15,11 +15,12 @@ from rft_data.recipe.sections import ENDPOINT
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _MODEL = "config.json"
+_FETCHED = ("hf://", "modelscope://")
 
 
 def missing_files(tree: Tree) -> Iterator[Problem]:
     """Data files and model folders that are not there; a hub id is looked for in the cache alone."""
-    for key in ("tasks", "rollouts"):
+    for key in ("tasks", "rollouts", "imports"):
         for loc, entry in entries(tree, key):
             path = value(entry, "source", "path")
             use = value(entry, "source", "use")
@@ -29,7 +30,7 @@ def missing_files(tree: Tree) -> Iterator[Problem]:
                 yield from _dataset((*loc, "source", "path"), path)
     for loc, entry in entries(tree, "imports"):
         path = value(entry, "path")
-        if isinstance(path, str) and not path.startswith("hf://") and not _is_dataset(path):
+        if isinstance(path, str) and not path.startswith(_FETCHED) and not _is_dataset(path):
             yield from _data((*loc, "path"), path)
     for loc, stage in entries(tree, "stages"):
         if isinstance(teacher := stage.get("teacher"), str) and not (Path(teacher) / _MODEL).is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats.families import recognised
 from rft_data.recipe.kinds import with_operators
-from rft_data.recipe.named_source import named_source
+from rft_data.recipe.named_source import named_source, stored_source
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.task_sources import AnyTable, StoredTasks
 from rft_data.recipe.tasksets import Taskset
@@ -44,15 +44,19 @@ def check_recipe_data(recipe: TasksRecipe) -> DataReport:
 def check_source(
     text: str, *, prompt: str | None = None, answer: str | None = None, recipe: TasksRecipe | None = None
 ) -> DataReport:
-    """Check a file, dataset or function.
+    """Check a file, dataset, generator, function, or the tasksets of a buffer.
 
     Args: prompt, answer: columns or templates; None: recognised. recipe: whose model, lengths, rewards and
         held-out tasks it is checked against.
-    Raises: RecipeError for columns that cannot be.
+    Raises: RecipeError for columns that cannot be; what a buffer raises that cannot be opened.
     """
     heldout = max((one.heldout for one in recipe.tasks if one.heldout < 1), default=0.0) if recipe else 0.0
-    section = named_source(text, prompt=prompt, answer=answer, heldout=heldout)
     beside = [task for one in recipe.tasks for task in _read(one, recipe)[1]] if recipe else []
+    if (stored := stored_source(text)) is not None:
+        if prompt is not None or answer is not None:
+            raise RecipeError("stored tasks have prompt and answer; leave out --prompt and --answer.")
+        return _judged(list(_in_buffer(*stored, heldout)), beside, recipe)
+    section = named_source(text, prompt=prompt, answer=answer, heldout=heldout)
     found, tasks = _read(section, recipe)
     if tasks:
         columns = {"prompt", "answer"} if section.prompt is None else set()
@@ -61,11 +65,35 @@ def check_source(
     return _judged([(found, tasks)], beside, recipe)
 
 
-def _read(section: Taskset, recipe: TasksRecipe | None) -> tuple[TasksetReport, list[Task]]:
-    """What is read of a taskset: counts and columns, and its distinct tasks."""
+def _in_buffer(folder: Path, taskset: str, heldout: float) -> Iterator[tuple[TasksetReport, list[Task]]]:
+    """The stored tasks of a taskset, or of every one that the buffer has."""
+    with Buffer(folder, read_only=True) as buffer:
+        names = (
+            [taskset] if taskset else sorted(set(buffer.read("tasks", ["taskset"])["taskset"].to_pylist()))
+        )
+        if not names:
+            raise RecipeError(f"{folder} is a buffer without tasks; rft buffer import brings some in.")
+        for name in names:
+            section = Taskset.model_validate({"name": name, "source": {"use": "stored"}, "heldout": heldout})
+            found, tasks = _read(section, None, buffer)
+            if tasks:
+                found.write = json.dumps(section.model_dump(mode="json", include={"name", "source"}))
+            yield found, tasks
+
+
+def _read(
+    section: Taskset, recipe: TasksRecipe | None, buffer: Buffer | None = None
+) -> tuple[TasksetReport, list[Task]]:
+    """What is read of a taskset: counts and columns, and its distinct tasks.
+
+    Args: buffer: that has it, where it is stored; None: the recipe's.
+    """
     report = TasksetReport(section.name, str(section.source.use))
     try:
-        tasks = _table(section, report) if isinstance(section.source, AnyTable) else _other(section, recipe)
+        if isinstance(section.source, AnyTable):
+            tasks = _table(section, report)
+        else:
+            tasks = _other(section, recipe) if buffer is None else build.taskset_tasks(section, buffer)
     except (RftError, OSError) as err:
         report.problems.append(str(err) + _prompt_hint(section, report))
         return report, []

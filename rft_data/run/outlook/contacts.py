@@ -19,7 +19,7 @@ _TRACKERS = {
     "swanlab": "api.swanlab.cn",
 }
 """Trackers that send to a host unless they are told to stay offline."""
-_LOCAL = ("file", "hf", "")
+_LOCAL = ("file", "hf", "modelscope", "")
 """Schemes of URLs without a host; datasets of the hub (`hf`) are told apart."""
 
 
@@ -35,11 +35,8 @@ def contacts(recipe: Recipe) -> dict[str, str]:
     served_here = explorer is None or explorer.base_url is None
     if served_here and model is not None and model.path and is_hub_id(model.path):
         found[_HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
-    for taskset in getattr(recipe, "tasks", []):
-        if isinstance(taskset.source, ModelScopeTasks):
-            found.setdefault(_MODELSCOPE_HOST, f"the dataset '{taskset.source.path}'")
-    for dataset in _hub_datasets(recipe):
-        found.setdefault(_HUB_HOST, f"the dataset '{dataset}' (unless HF_HUB_OFFLINE=1)")
+    for host, why in _datasets(recipe):
+        found.setdefault(host, why)
     monitor = getattr(recipe, "monitor", None)
     for tracker in monitor.trackers if monitor is not None else ():
         if tracker in _TRACKERS:
@@ -47,13 +44,24 @@ def contacts(recipe: Recipe) -> dict[str, str]:
     return found
 
 
-def _hub_datasets(recipe: Recipe) -> Iterator[str]:
-    """Datasets that are read from the hub, by tasksets and imports."""
-    for taskset in getattr(recipe, "tasks", []):
-        source = taskset.source
-        if isinstance(source, HuggingFaceTasks) and not Path(source.path).exists():
-            yield source.path
-    yield from (one.path for one in getattr(recipe, "imports", []) if one.path.startswith("hf://"))
+def _sources(recipe: Recipe) -> Iterator[object]:
+    """Everything that tasks, rollouts and imports are read from."""
+    for key in ("tasks", "rollouts", "imports"):
+        yield from (one.source for one in getattr(recipe, key, []))
+
+
+def _datasets(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Host and name of each dataset that is fetched."""
+    for source in _sources(recipe):
+        if isinstance(source, ModelScopeTasks):
+            yield _MODELSCOPE_HOST, f"the dataset '{source.path}'"
+        elif isinstance(source, HuggingFaceTasks) and not Path(source.path).exists():
+            yield _HUB_HOST, f"the dataset '{source.path}' (unless HF_HUB_OFFLINE=1)"
+    for path in (one.path or "" for one in getattr(recipe, "imports", [])):
+        if path.startswith("modelscope://"):
+            yield _MODELSCOPE_HOST, f"the dataset '{path}'"
+        elif path.startswith("hf://"):
+            yield _HUB_HOST, f"the dataset '{path}' (unless HF_HUB_OFFLINE=1)"
 
 
 def _host(scheme: str, netloc: str) -> str:

@@ -101,6 +101,25 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
         ("model={path: 'org/name/more'}", r"model\.path: 'org/name/more' is not there"),
         ("run_dir=pyproject.toml/run", r"run_dir: .* cannot be written: .*pyproject\.toml is a file"),
         ("imports=[{path: gone.csv}]", r"imports\.0\.path: there is no file 'gone\.csv'"),
+        ("imports=[{source: {use: file, path: gone.csv}}]", r"imports\.0\.source\.path: there is no file"),
+        ("imports=[{source: {use: stored}}]", r"imports\.0\.source: .*chosen by a stage's 'data'"),
+        ("imports=[{path: a.csv, source: {use: file, path: a.csv}}]", "exactly one of 'path' and 'source'"),
+        (
+            "imports=[{source: {use: file, path: pyproject.toml}, limit: 3}]",
+            r"imports\.0: 'limit' belongs to 'path'; write it inside 'source'",
+        ),
+        (
+            "tasks.0.source={use: reasoning_gym, dataset: chain_sum, size: 9, limit: 3}",
+            r"source\.limit: source 'reasoning_gym' has no 'limit': it makes 'size' tasks",
+        ),
+        (
+            "tasks.0.source={use: jsonl, path: pyproject.toml, where: 'n > 1'}",
+            r"source\.where: source 'jsonl' has no 'where': write use: file",
+        ),
+        (
+            "tasks.0.source={use: 'rows.py:rows', streaming: true}",
+            r"source\.streaming: source 'rows\.py:rows' has no 'streaming': rows that it yields",
+        ),
         (
             "imports=[{path: pyproject.toml, format: gsm}]",
             r"imports\.0\.format: .*'gsm' to read; did you mean",

@@ -152,6 +152,11 @@ def test_a_mistake_of_a_stage_has_the_stage_as_its_place_and_brings_no_other(tmp
             "recipe: 2",
             "r.yaml:1:1 recipe: found 2; rft-data .* reads formats up to 1: install a later one$",
         ),
+        (
+            "recipe: 1",
+            "recipe: '0.9'",
+            "r.yaml:1:1 recipe: found '0.9'; 1 is the only format that there has been: write recipe: 1$",
+        ),
         ("use: transformers", "use: transformer", "13:12 explorer.engine.use: .*did you mean 'transformers'"),
         (
             "use: transformers",

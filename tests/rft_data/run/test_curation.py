@@ -3,6 +3,8 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rft_data.buffer import Buffer
@@ -87,13 +89,24 @@ def test_several_lines_of_one_question_and_unknown_questions(tmp_path: Path) -> 
         solutions(LONG.format(2), "A: 7", "A: 6.0", label=True),
         solutions("Who knows?", "A: 1", "A: 2"),
     ]
-    report = run(tmp_path, sample(tmp_path, tasks, rollouts))
+    folder = sample(tmp_path, tasks, rollouts)
+    report = run(tmp_path, folder)
     [scored] = report["rollouts"]
     assert (scored["stored"], scored["no_task"], scored["agree"], scored["disagree"]) == (4, 2, 2, 2)
-    assert [(d["line"], d["completion"], d["label"]) for d in scored["disagreements"]] == [
-        (2, "6b_finetuning", True),
-        (2, "6b_verification", False),
+    second = f"{folder}/example_model_solutions.jsonl:2"
+    assert [(d["place"], d["completion"], d["label"]) for d in scored["disagreements"]] == [
+        (second, "6b_finetuning", True),
+        (second, "6b_verification", False),
     ]
+    pq.write_table(pa.Table.from_pylist(rollouts), folder / "solutions.parquet")
+    parquet = {
+        "use": "file",
+        "path": f"{folder}/solutions.parquet",
+        "where": "question like 'How%'",
+        "limit": 1,
+    }
+    again = run(tmp_path, folder, f"rollouts.0.source={json.dumps(parquet)}", "name=other")
+    assert (again["rollouts"][0]["stored"], again["rollouts"][0]["no_task"]) == (2, 0)
     with Buffer(tmp_path / "buffer") as buffer:
         ids = buffer.read("experiences").column("experience_id").to_pylist()
     assert all(d["experience_id"] in ids for d in scored["disagreements"])

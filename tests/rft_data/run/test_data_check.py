@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rft_data.buffer import Buffer
+from rft_data.exchange.formats import import_into
 from rft_data.recipe.named_source import named_source
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
@@ -117,6 +119,26 @@ def test_tasks_that_the_run_will_import_are_looked_at_too(recipe: Path) -> None:
     assert (found["tasks"], found["heldout"], found["answers"]) == (22, 22, 22)
     assert train["leaked"] == 22 - train["heldout"]
     assert not (recipe.parent / "run").exists()
+
+
+def test_a_generator_and_the_tasks_of_a_buffer_are_sources_too(recipe: Path, tmp_path: Path) -> None:
+    [made] = checked("reasoning_gym:chain_sum")["tasksets"]
+    assert (made["rows"], made["answers"], len(made["examples"])) == (made["tasks"], made["tasks"], 3)
+    assert json.loads(made["write"])["source"]["dataset"] == "chain_sum"
+    done = rft("data", "check", "reasoning_gym:chain_sum", "--prompt", "question")
+    assert (done.exit_code, "makes prompts and answers itself" in done.stderr) == (2, True)
+    buffer = tmp_path / "buffer"
+    for number in (1, 2):
+        path = Path(write(tmp_path / f"set{number}.jsonl", *ROWS[:number]))
+        with Buffer(buffer) as opened:
+            import_into(opened, path)
+    both = checked(str(buffer))["tasksets"]
+    assert [(one["name"], one["tasks"]) for one in both] == [("set1", 1), ("set2", 2)]
+    [one] = checked(f"{buffer}:set2", "--recipe", str(recipe))["tasksets"]
+    assert json.loads(one["write"]) == {"name": "set2", "source": {"use": "stored"}}
+    assert one["lengths"]["unit"] == "tokens"
+    [gone] = checked(f"{buffer}:set3", code=1)["tasksets"]
+    assert "it has set1, set2" in gone["problems"][0]
 
 
 def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None:

@@ -427,6 +427,38 @@ def test_files_that_a_recipe_imports_are_what_its_stages_train_on(
         assert buffer.counts()["preferences"] == 6
 
 
+def test_imports_take_the_sources_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{n}?", "completion": str(n), "level": n} for n in range(9)]
+    lines = [*map(json.dumps, rows), "no JSON"]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    (tmp_path / "made.py").write_text(
+        "def pairs(number):\n"
+        "    for n in range(number):\n"
+        "        yield {'prompt': f'{n}?', 'chosen': 'yes', 'rejected': 'no'}\n"
+    )
+    chosen = {"use": "file", "path": "rows.jsonl", "where": "level >= 5", "shuffle": 3, "limit": 2}
+    made = {"use": "./made.py:pairs", "args": {"number": 3}}
+    sections = [
+        {"source": chosen},
+        {"source": made, "taskset": "mine"},
+        {"source": {**chosen, "use": "jsonl"}},
+    ]
+    for key in ("where", "shuffle", "limit"):
+        del sections[2]["source"][key]
+    with Buffer(tmp_path / "buffer") as buffer:
+        import_sources([Import.model_validate(one) for one in sections[:2]], buffer)
+        stored = buffer.read("experiences", ["taskset", "completion_text"]).to_pylist()
+        assert {row["taskset"] for row in stored} == {"rows"}
+        assert len({row["completion_text"] for row in stored} & set("5678")) == len(stored) == 2
+        assert buffer.counts()["preferences"] == 3
+        assert set(buffer.read("preferences", ["taskset"])["taskset"].to_pylist()) == {"mine"}
+        [bad] = buffer.read("quarantine", ["reason"])["reason"].to_pylist()
+        assert "rows.jsonl:10" in bad
+        import_sources([Import.model_validate(sections[2])], buffer)
+        assert buffer.counts()["experiences"] == 9
+
+
 def test_an_import_of_which_nothing_can_be_stored_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "", "answer": "3"}\n')
     with (

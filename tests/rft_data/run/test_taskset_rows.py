@@ -20,9 +20,11 @@ from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import MissingFileError, RecipeError, RowError
 from rft_data.core.images import image_ids, image_part
 from rft_data.core.rows import Task
+from rft_data.exchange.formats.modelscope import open_named
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run.build import store_task_images, taskset_tasks
+from rft_data.run.data_check import check_source
 from tests.ports import free_port
 
 ROWS: list[dict[str, Any]] = [
@@ -112,7 +114,7 @@ def test_a_dataset_of_the_hub_is_read_at_the_commit_that_the_log_names(
     source = {"use": "huggingface", "path": "org/sums", "name": "main", "revision": "v1"}
     with caplog.at_level(logging.INFO):
         assert len(tasks(source, **NAMED)) == 9
-    assert "tasks are read from hf://org/sums/main@c0ffee" in caplog.text
+    assert "rows are read from hf://org/sums/main@c0ffee" in caplog.text
     streamed = {**source, "split": "test", "streaming": True, "where": "level = '1'", "limit": 2}
     assert [one.answer for one in tasks(streamed, **NAMED)] == ["2", "8"]
     pinned = {"name": "main", "revision": "c0ffee"}
@@ -134,6 +136,12 @@ def test_a_dataset_of_modelscope_is_read_from_what_its_package_fetched(
     jsonl(snapshot / "train.jsonl", *ROWS)
     source = {"use": "modelscope", "path": "org/sums", "revision": commit, "where": "level = '1'"}
     assert [one.answer for one in tasks(source, **NAMED)] == ["2", "8", "14"]
+    name = f"modelscope://org/sums:train@{commit}"
+    assert [found.row for found in open_named(name).rows] == ROWS
+    [found] = check_source(name, prompt="question", answer="answer").tasksets
+    assert (found.tasks, found.problems, "modelscope" in found.write) == (9, [], True)
+    with pytest.raises(RecipeError, match="is not a dataset of ModelScope; write modelscope://owner/name"):
+        open_named("modelscope://sums")
     for changed in ({"revision": None}, {"revision": "d" + commit[1:]}):
         with pytest.raises(
             MissingFileError, match=r"modelscope://org/sums@.* cannot be fetched: .*Offline, give"

@@ -12,6 +12,7 @@ from rft_data.core.heldout import prompt_share
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats import import_into
+from rft_data.recipe.task_sources import StoredTasks
 from rft_data.run.stored_tasks import stored_tasks
 from tests.jsonl import jsonl_tasks
 
@@ -92,6 +93,11 @@ def test_imported_tasks_feed_a_run_that_reads_the_same_ones_when_it_goes_on(tmp_
         tasks = stored_tasks(buffer, "mine", heldout=0.25, run="r")
         assert len(tasks) == 40
         assert tasks[3].metadata["n"] == 3
+        chosen = {"where": "n >= 30 and answer <> '39' and prompt like '%?'", "shuffle": 1, "limit": 5}
+        some = stored_tasks(buffer, "mine", heldout=0.0, choice=StoredTasks(use="stored", **chosen))
+        numbers = [task.metadata["n"] for task in some]
+        assert len(set(numbers) & set(range(30, 39))) == 5
+        assert numbers != sorted(numbers)
         assert {task.split for task in tasks} == {"train", "heldout"}
         run = {"run_id": "r", "recipe": {}, "recipe_hash": "h", "code_version": "1", "attempt": 0}
         buffer.add_rows("runs", [run])

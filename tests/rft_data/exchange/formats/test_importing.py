@@ -93,7 +93,7 @@ def test_no_more_rows_are_held_than_a_chunk(buffer: Buffer, monkeypatch: pytest.
             ahead.append(i - len(buffer))
             yield Found(f"x:{i}", row)
 
-    monkeypatch.setattr(importing, "open_source", lambda _: Source("x", "x", rows()))
+    monkeypatch.setattr(importing, "open_named", lambda _: Source("x", "x", rows()))
     assert import_into(buffer, "x").stored == 50
     assert max(ahead) <= 10
 
