@@ -13,7 +13,7 @@ APART := $(VENV)/apart
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check bench mutants trinity locks docs gpu-check
+.PHONY: setup quickstart test fast check installs new-user bench mutants trinity locks docs gpu-check
 
 setup: $(READY)
 
@@ -60,6 +60,14 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+# Each extra installed anew from the package index, and the script of the containers: minutes and gigabytes.
+installs: setup
+	RFT_TEST_INSTALLS=1 $(BIN)/python -m pytest tests/test_installs.py --timeout 3600
+
+# The README's and the walks' commands as a person types them, in a fresh clone: minutes.
+new-user: setup
+	RFT_TEST_NEW_USER=1 $(BIN)/python -m pytest tests/test_new_user.py --timeout 3600 -s
 
 # The pages of docs/ as a site in build/site, without the network.
 docs: setup

@@ -24,7 +24,7 @@ summary = rft.run_recipe(rft.load_recipe(Path("recipes/quickstart.yaml"), ["seed
 with rft.Buffer("runs/quickstart/buffer", read_only=True) as buffer:
     rates = rft.query(buffer, "select task_id, avg(reward) from experiences group by 1").to_pandas()
     rft.run_metrics(buffer, "quickstart").plot(y="trainer/reward")
-    print(rft.lineage(buffer, 1234))
+    print(rft.lineage(buffer, 1234))  # a row's number or id
     rft.export(buffer, "out.parquet", format="sft")
 ```
 """

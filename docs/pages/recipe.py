@@ -37,6 +37,9 @@ rft run RECIPE seed=1 stages.1.steps=20  # any key can be set here; a number nam
 rft run RECIPE over.yaml '~evaluation'   # another recipe's values over this one's; deletes a key
 ```
 
+<!-- not run here: rft recipe new: asks a person: tests/rft_data/cli/test_cli_recipe.py -->
+<!-- not run here: rft run: tests/rft_data/cli/test_cli.py tests/rft_data/recipe/test_layers.py -->
+
 An unknown key is an error. An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
 
 ## Recipes from recipes

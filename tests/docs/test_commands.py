@@ -1,4 +1,4 @@
-"""Every command of the pages is run in one small world, or another test that runs it is named here."""
+"""Every command of the pages is run in one small world, or its page says why not and what runs it instead."""
 
 from __future__ import annotations
 
@@ -16,36 +16,20 @@ from typer.testing import CliRunner
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from tests.docs import shell
-from tests.docs.blocks import ROOT, Block, checked
+from tests.docs.blocks import PAGES, ROOT, blocks
 from tests.docs.test_walks import FILES, rft
 
-pytestmark = pytest.mark.slow
-
-ELSEWHERE = {
-    r"rft (run|train|eval) ": "tests/rft_data/run tests/recipes",
-    r"rft resume |rft stop ": "tests/rft_data/run/test_control.py",
-    r"rft status .* --watch": "tests/rft_data/cli/test_progress.py",
-    r"rft view ": "tests/rft_data/web",
-    r"rft serve ": "tests/rft_data/run/test_serve.py",
-    r"rft hub ": "tests/rft_data/cli/test_hub.py",
-    r"rft data feedback add --buffer hub:": "tests/rft_data/run/test_hub_file.py",
-    r"rft data annotate ": "tests/docs/test_walks.py",
-    r"rft data run ": "tests/rft_data/run/test_curation.py",
-    r"rft reward-server ": "tests/explorers/rewards",
-    r"rft debug template Qwen/": "tests/rft_data/run/test_debug.py",
-    r"rft doctor": "tests/rft_data/run/test_doctor.py",
-    r"rft init |rft recipe copy |.* extend.yaml": "tests/docs/test_extend_page.py tests/rft_data/recipe",
-    r"rft recipe new ": "tests/rft_data/cli/test_cli_recipe.py",
-    r"rft buffer branch ": "tests/rft_data/cli/test_cli_read.py",
-}
-"""Commands that are not run here: they last, ask a person, or need what is not there. And where they are."""
-
+OF_THE_SHELL = {"cd", "export", "for", "done"}
+"""Words that only prepare the next command."""
+MARK = re.compile(r"^<!-- not run here: (.+?): (.+) -->$", re.MULTILINE)
+"""The beginning of commands, and why they are not run here."""
 NAMES = {
     "BUFFER": "runs/shop/buffer",
     "B": "runs/shop/buffer",
     "RECIPE": "shop.yaml",
     "RECIPE|FILE": "shop.yaml",
     "RUN": "shop",
+    "RUN_DIR": "runs/shop",
     "R": "shop",
     "NAME": "reward_range_filter",
     "F": "sft",
@@ -57,20 +41,37 @@ FOLDER = re.compile(r"^runs/(quickstart|a|mine|my-project)\b")
 FEEDBACK = {"key": "reward", "value": 1, "author": "me"}
 
 
-def _written(block: Block) -> Iterator[list[str]]:
-    """The commands of a block; of `a|b` both, and what is in brackets left out."""
-    for words in shell.commands(re.sub(r" \[[^\]]*\]", "", block.body)):
-        if Path(words[0]).name == "rft":
-            yield from shell.alternatives(words[1:])
+def written(page: Path) -> Iterator[list[str]]:
+    """The commands of a page's blocks; of `a|b` both, and what is in brackets left out."""
+    for block in blocks(page):
+        if block.language != "console":
+            continue
+        for words in shell.commands(re.sub(r" \[[^\]]*\]", "", block.body)):
+            if Path(words[0]).name == "rft":
+                yield from (["rft", *one] for one in shell.alternatives(words[1:]))
+            elif words[0] not in OF_THE_SHELL:
+                yield words
 
 
-COMMANDS = {" ".join(["rft", *words]): words for block in checked("console") for words in _written(block)}
+def sorted_out(page: Path) -> tuple[list[list[str]], dict[str, list[str]]]:
+    """The commands of a page that are run here, and by mark those that are not."""
+    marks = [mark for mark, _ in MARK.findall(page.read_text())]
+    here: list[list[str]] = []
+    marked: dict[str, list[str]] = {mark: [] for mark in marks}
+    for words in written(page):
+        shown = " ".join(words)
+        mark = next(
+            (one for one in marks if f"{shown} ".startswith(f"{one} ") or shown.startswith(one)), None
+        )
+        if mark is None:
+            here.append(words)
+        else:
+            marked[mark].append(shown)
+    return here, marked
 
 
 def _files() -> None:
     """What the pages name, in the working directory."""
-    for name, text in FILES.items():
-        Path(name).write_text(text)
     for name in ("mine.yaml", "recipe.yaml"):
         shutil.copy("shop.yaml", name)
     Path("recipes").symlink_to(ROOT / "recipes")
@@ -83,12 +84,10 @@ def _files() -> None:
 
 
 @pytest.fixture
-def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A finished run with what the pages name beside it; what stands for each name."""
-    monkeypatch.chdir(tmp_path)
+def names(world: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What stands for each name, beside the finished run and what the pages name."""
     monkeypatch.setenv("RFT_HUB_TOKEN", "secret" * 6)
     _files()
-    rft("run", "shop.yaml", "stages.1.steps=1")
     rft("buffer", "import", "runs/shop/buffer", "recipes/samples/courtesy_pairs.jsonl")
     rft("buffer", "tag", "runs/shop/buffer", "TAG")
     with Buffer("runs/shop/buffer", read_only=True) as buffer:
@@ -97,23 +96,25 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**NAMES, "ID": row}
 
 
+@pytest.mark.slow
 def test_commands_of_the_pages_end_well(names: dict[str, str]) -> None:
-    ours = {
-        shown: words
-        for shown, words in COMMANDS.items()
-        if not any(re.match(one, shown) for one in ELSEWHERE)
-    }
-    assert len(ours) > 50
+    here = {" ".join(words): words for page in PAGES for words in sorted_out(page)[0]}
+    strangers = [shown for shown, words in here.items() if words[0] != "rft"]
+    assert strangers == [], "their page says why not: <!-- not run here: COMMAND: why -->"
+    assert len(here) > 60
     failed = {}
-    for shown, words in ours.items():
-        meant = [FOLDER.sub("runs/shop", names.get(word, word)) for word in words]
+    for shown, words in here.items():
+        meant = [FOLDER.sub("runs/shop", names.get(word, word)) for word in words[1:]]
         done = CliRunner().invoke(app, meant)
         if done.exit_code:
             failed[shown] = done.output
     assert failed == {}
 
 
-def test_what_is_not_run_here_is_written_somewhere_and_has_its_tests() -> None:
-    for pattern, tests in ELSEWHERE.items():
-        assert any(re.match(pattern, shown) for shown in COMMANDS), f"no page has '{pattern}'"
-        assert all((ROOT / path).exists() for path in tests.split()), tests
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_is_not_run_here_is_written_there_and_has_tests_that_exist(page: Path) -> None:
+    assert [mark for mark, found in sorted_out(page)[1].items() if not found] == []
+    for mark, why in MARK.findall(page.read_text()):
+        paths = re.findall(r"(?:tests|\.ci)/[\w/.]*\w", why)
+        assert paths, f"{page.name}: name the tests that run '{mark}'"
+        assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -26,6 +26,7 @@ from rft_data.recipe.copying import copy_recipe
 from rft_data.recipe.load import load_run_recipe
 from rft_data.run.start import run_recipe
 from rft_data.tasks.selectors.make import make_selector
+from tests.docs.blocks import python_blocks
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.rft_data.sampler.memory import House
@@ -48,9 +49,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_every_part_is_shown_as_it_is_and_is_short() -> None:
-    assert re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S) == [
-        PARTS[f"my_{noun}.py"] for noun in NOUNS
-    ]
+    assert python_blocks("extend.md") == [PARTS[f"my_{noun}.py"] for noun in NOUNS]
     assert all(len(text.splitlines()) <= 40 for text in PARTS.values())
 
 

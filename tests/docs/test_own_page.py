@@ -11,6 +11,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.rows import Task
 from rft_data.recipe.load import load_run_recipe, validate_recipe
 from rft_data.run.start import run_recipe
+from tests.docs.blocks import python_blocks
 from trainers.models.tiny_model import build_tiny_model
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,6 +33,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_recipe_of_the_page_is_valid(recipe: Path) -> None:
     assert sorted(FILES) == ["mine.yaml", "my_reward.py", "tasks.jsonl"]
+    assert python_blocks("own.md") == [FILES["my_reward.py"]]
     assert validate_recipe(recipe).name == "mine"
 
 

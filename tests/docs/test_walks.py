@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from tests.docs import shell
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, python_blocks
 
 PAGE = (ROOT / "docs" / "walks.md").read_text()
 FILES = dict(re.findall(r"^`([\w.]+)`: .*?```\w+\n(.*?)```", PAGE, re.M | re.S))
@@ -61,6 +61,7 @@ def test_walks_lead_where_the_page_says(folder: Path) -> None:
         "shop.py",
         "shop.yaml",
     ]
+    assert python_blocks("walks.md") == [FILES["shop.py"], FILES["save.py"]]
     exec(FILES["save.py"], {})  # noqa: S102 - the page's own file
     for words in COMMANDS:
         typed(words, "aba") if "annotate" in words else rft(*words)
@@ -93,12 +94,17 @@ MISTAKES = {
 }
 
 
-def test_ten_mistakes_are_told_at_once_each_with_its_place_and_the_mend(folder: Path) -> None:
+def with_mistakes() -> str:
+    """The recipe of the first walk with all of them."""
     text = FILES["shop.yaml"].replace("name: shop\nmode", "name: shop\nseed: 0\nmode")
     for right, (wrong, _) in MISTAKES.items():
         assert text.count(right) == 1, right
         text = text.replace(right, wrong)
-    Path("wrong.yaml").write_text(text)
+    return text
+
+
+def test_ten_mistakes_are_told_at_once_each_with_its_place_and_the_mend(folder: Path) -> None:
+    Path("wrong.yaml").write_text(with_mistakes())
     done = CliRunner().invoke(app, ["recipe", "validate", "wrong.yaml"])
     assert done.exit_code == 2
     told = [line for line in done.output.splitlines() if re.match(r"  wrong\.yaml:\d+:\d+ ", line)]

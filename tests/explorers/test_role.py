@@ -29,6 +29,7 @@ from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
 from rft_data.core.words import ROLLOUT_SECONDS, HubRole
 from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
+from tests.docs.blocks import run_block
 from tests.explorers.toys import SlowBuffer, task
 from tests.processes import children_of, runs
 from tests.waiting import came
@@ -355,6 +356,26 @@ def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path:
                 broken.result()
         finally:
             placement.close()
+
+
+@pytest.mark.slow
+def test_the_page_of_placement_starts_one(model: Path, tmp_path: Path) -> None:
+    plan = {
+        "engine": {"use": f"{TOYS}:ScriptedEngine"},
+        "model": str(model),
+        "run_id": "run-1",
+        "attempt": 0,
+        "explorer_id": "explorer-0",
+        "group_size": 2,
+        "sampling": {"max_tokens": 8},
+        "reward": [{"use": "exact_answer"}],
+        "workflow": {"use": f"{TOYS}:ScriptedWorkflow"},
+        "limits": {},
+    }
+    names = {"plan": plan, "ref": WeightRef("run-1", 4, 0, ""), "assignments": assigned(task("ok"))}
+    with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as hub:
+        (played,) = run_block("placement.md", "make_placement(", hub=hub, **names)["played"]
+        assert (played.outcome, list(played.seqs)) == ("arrived", [0, 1])
 
 
 ACTS = ("ok", "fail", "nan", "steps", "exit")

@@ -19,6 +19,7 @@ from explorers.engines.vllm_engine import VllmEngine
 from rft_data.core.files import write_manifest
 from rft_data.core.rows import WeightRef
 from rft_data.core.words import Drift
+from tests.docs.blocks import run_block
 from tests.explorers.capture.conftest import SAMPLING, Loop, Recorded
 from tests.explorers.capture.test_recorder import check_exact, trained
 from trainers.models.tiny_model import build_tiny_model
@@ -149,3 +150,32 @@ def test_forced_tool_calls_of_smolagents_are_marked_as_constrained(roomy: Record
     assert trained(rows) == sum(len(turn.sampled) for turn in free) < trajectory.sampled
     assert rows[0].metadata[CONSTRAINED] == 1
     assert [tool["function"]["name"] for tool in rows[0].tools or ()] == ["add", "final_answer"]
+
+
+def open_to(roomy: Recorded) -> tuple[Trajectory, dict[str, Any]]:
+    """A trajectory, and what the examples of docs/agents.md are given."""
+    trajectory = roomy.open()[0]
+    url, key = roomy.address + Capture.path(trajectory.id), roomy.capture.key(trajectory.id)
+    return trajectory, {"replaced": {'"policy"': '"tiny"'}, "url": url, "key": key, "add": add}
+
+
+def test_the_example_with_openai_agents_is_recorded(roomy: Recorded) -> None:
+    pytest.importorskip("agents")
+    trajectory, names = open_to(roomy)
+    run_block("agents.md", "import agents", **names)
+    assert list(trajectory.turns)
+
+
+def test_the_example_with_agentscope_is_recorded(roomy: Recorded) -> None:
+    pytest.importorskip("agentscope")
+    trajectory, names = open_to(roomy)
+    run_block("agents.md", "from agentscope", **names)
+    assert list(trajectory.turns)
+
+
+def test_the_example_with_smolagents_is_recorded(roomy: Recorded) -> None:
+    pytest.importorskip("smolagents")
+    pytest.importorskip("lmformatenforcer")
+    trajectory, names = open_to(roomy)
+    run_block("agents.md", "import smolagents", **names)
+    assert list(trajectory.turns)

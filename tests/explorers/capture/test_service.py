@@ -19,6 +19,7 @@ from explorers.capture.limits import CaptureLimits
 from rft_data.core.filters import Compare
 from rft_data.core.words import RolloutEnd
 from rft_data.exchange.feedback import feedback_about
+from tests.docs.blocks import run_block
 from tests.explorers.capture.conftest import TOKEN, Served
 from tests.explorers.capture.test_recorder import ASK, chat, trained
 from tests.waiting import came
@@ -250,3 +251,16 @@ def test_no_body_makes_a_route_fail(served: Served) -> None:
         sent()
     assert {200, 201, 404, 422} <= codes
     assert served.service.serves
+
+
+def test_the_pages_of_capture_and_of_served_models_show_clients_that_work(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    run = {"http://127.0.0.1:8000": served.address, "Qwen3-4B": "tiny"}
+    one = run_block("capture.md", "server = httpx.Client", run, token=TOKEN)["one"]
+    assert [row["reward"] for row in stored(served, one["id"])] == [1.0]
+    app = run_block("served.md", "def thumb", {"http://127.0.0.1:8009": served.address, '"policy"': '"tiny"'})
+    _, visit = app["answer"]("What is 2 + 2?", TOKEN)
+    app["thumb"](visit, True)
+    assert [row["reward"] for row in stored(served, visit["id"])] == [1.0]

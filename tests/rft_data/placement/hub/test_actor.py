@@ -10,6 +10,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, ConflictError, RftError
 from rft_data.placement.hub import HubClient
 from rft_data.placement.hub import actor as hub_actor
+from tests.docs.blocks import run_block
 from tests.rays import ray_for
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.placement.hub.conftest import REPO
@@ -66,6 +67,16 @@ def test_tasks_append_to_an_actor_that_is_killed_under_them(cluster: None, tmp_p
     assert sorted(stored) == list(range(700)) == found.column("seq").to_pylist()
     for told in acks:
         assert told.items() <= stored.items()
+
+
+@pytest.mark.slow
+def test_the_page_of_the_hub_starts_one(cluster: None, tmp_path: Path) -> None:
+    shown = run_block("hub.md", "actor.start(", {"/shared/runs/r1/buffer": str(tmp_path / "buffer")})
+    with shown["client"] as client:
+        assert list(client.append([make_experience(0)], deadline_s=120).seqs) == [0]
+    hub = ray.get_actor("hub-r1", namespace="rft")
+    ray.get(hub.close.remote())
+    ray.kill(hub)
 
 
 @pytest.mark.slow
