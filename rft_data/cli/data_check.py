@@ -13,7 +13,6 @@ from rft_data.cli.recipe_path import Overrides, shipped_or_file
 from rft_data.core.errors import RecipeError
 
 if TYPE_CHECKING:
-    from rft_data.recipe.recipe import TasksRecipe
     from rft_data.run.data_check import DataReport
     from rft_data.run.data_check.report import Example, Lengths, TasksetReport
 
@@ -41,8 +40,9 @@ def check(
     answer: Annotated[str | None, typer.Option(help="Column, or template, of the answer.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What tasks a source gives: columns, examples as the model sees them, lengths, and what is missing."""
+    """What tasks, answers or pairs a source gives: examples as the model sees them, lengths, what lacks."""
     with edge():
+        from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process
         from rft_data.run.data_check import check_recipe_data, check_source
 
@@ -53,28 +53,15 @@ def check(
                 raise RecipeError(
                     f"{source} is a recipe; --recipe, --prompt and --answer are for other sources."
                 )
-            report = check_recipe_data(_tasks_recipe(itself, overrides or []))
+            report = check_recipe_data(load_recipe(itself, overrides or []))
         else:
             if overrides and recipe is None:
                 raise RecipeError(f"{overrides[0]!r} changes a recipe; name it with --recipe.")
-            loaded = None if recipe is None else _tasks_recipe(shipped_or_file(recipe), overrides or [])
+            loaded = None if recipe is None else load_recipe(shipped_or_file(recipe), overrides or [])
             report = check_source(source, prompt=prompt, answer=answer, recipe=loaded)
         show(report.as_json(), "\n".join(_lines(report)), as_json=as_json)
         if not report.is_sound:
             raise typer.Exit(1)
-
-
-def _tasks_recipe(path: Path, overrides: list[str]) -> TasksRecipe:
-    from rft_data.recipe.kinds import with_tasks
-    from rft_data.recipe.load import load_recipe
-
-    loaded = load_recipe(path, overrides)
-    tasks = with_tasks(loaded)
-    if tasks is None:
-        raise RecipeError(
-            f"{path} has mode '{loaded.mode}', which reads no tasks; there is nothing to check."
-        )
-    return tasks
 
 
 def _lines(report: DataReport) -> Iterator[str]:
@@ -87,15 +74,10 @@ def _lines(report: DataReport) -> Iterator[str]:
 
 
 def _taskset(found: TasksetReport) -> Iterator[str]:
-    yield f"taskset '{found.name}': {found.source}"
+    yield f"{'taskset' if found.stored is None else 'import'} '{found.name}': {found.source}"
     if found.read_as:
         yield f"  {found.read_as}"
-    counts = f"held out {found.heldout}, with answer {found.answers}"
-    yield f"  rows: {found.rows}, tasks: {found.tasks} ({counts})"
-    yield (
-        f"  duplicates: {found.duplicates}, with the prompt of another task: {found.same_prompt}, asking a "
-        f"held-out question: {found.leaked}"
-    )
+    yield from _tasks(found) if found.stored is None else _imported(found)
     if found.columns:
         yield "  columns: " + ", ".join(
             f"{one.name} ({one.kind}{f', {one.missing} missing' if one.missing else ''})"
@@ -108,7 +90,22 @@ def _taskset(found: TasksetReport) -> Iterator[str]:
     yield from (f"  problem: {text}" for text in found.problems)
     yield from (f"  warning: {text}" for text in found.warnings)
     if found.write:
-        yield f"  in a recipe, under tasks: - {found.write}"
+        under = "tasks" if found.stored is None else "imports"
+        yield f"  in a recipe, under {under}: - {found.write}"
+
+
+def _imported(found: TasksetReport) -> Iterator[str]:
+    kinds = ", ".join(f"{count} {name}" for name, count in (found.stored or {}).items()) or "nothing"
+    yield f"  rows: {found.rows}, stored as: {kinds}; duplicates: {found.duplicates}"
+
+
+def _tasks(found: TasksetReport) -> Iterator[str]:
+    counts = f"held out {found.heldout}, with answer {found.answers}"
+    yield f"  rows: {found.rows}, tasks: {found.tasks} ({counts})"
+    yield (
+        f"  duplicates: {found.duplicates}, with the prompt of another task: {found.same_prompt}, asking a "
+        f"held-out question: {found.leaked}"
+    )
 
 
 def _measured(one: Lengths) -> str:

@@ -172,6 +172,12 @@ class RunRecipe(Recipe):
         return None
 
     @property
+    def starts_from(self) -> Model | None:
+        """The policy before any training; None where a run measures several models."""
+        model = getattr(self, "model", None)
+        return model if isinstance(model, Model) else None
+
+    @property
     def offline_stages(self) -> Sequence[AnyOfflineStage]:
         """The stages that train on stored rows."""
         return ()

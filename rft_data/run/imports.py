@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
-from rft_data.exchange.formats import import_into
+from rft_data.exchange.formats import ImportReport, import_into
 from rft_data.recipe.imports import Import
 from rft_data.run.taskset_rows import opened_rows
 
@@ -20,14 +20,7 @@ def import_sources(sources: Sequence[Import], buffer: Buffer) -> None:
     Raises: RecipeError for a source of which no row can be stored; what an import raises.
     """
     for place, one in enumerate(sources):
-        report = import_into(
-            buffer,
-            str(one.path) if one.source is None else opened_rows(one.source),
-            format=one.format,
-            taskset=one.taskset,
-            split=one.split,
-            limit=one.limit,
-        )
+        report = stored_import(one, buffer)
         if report.quarantined == report.rows:
             raise RecipeError(
                 f"imports.{place}.{one.key}: none of the {report.rows} rows of {report.source} can be stored "
@@ -40,3 +33,15 @@ def import_sources(sources: Sequence[Import], buffer: Buffer) -> None:
         )  # fmt: skip
         for problem in report.problems:
             log.warning("set aside: %s", problem)
+
+
+def stored_import(section: Import, buffer: Buffer) -> ImportReport:
+    """Import one source. Raises: what an import raises."""
+    return import_into(
+        buffer,
+        str(section.path) if section.source is None else opened_rows(section.source),
+        format=section.format,
+        taskset=section.taskset,
+        split=section.split,
+        limit=section.limit,
+    )

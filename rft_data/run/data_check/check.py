@@ -15,13 +15,14 @@ from rft_data.core.heldout import question
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats.families import recognised
-from rft_data.recipe.kinds import with_operators
+from rft_data.recipe.kinds import with_model, with_operators, with_tasks
 from rft_data.recipe.named_source import named_source, stored_source
-from rft_data.recipe.recipe import TasksRecipe
+from rft_data.recipe.recipe import Recipe, TasksRecipe
 from rft_data.recipe.task_sources import AnyTable, StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build
 from rft_data.run.data_check.columns import columns_in, possible_prompts
+from rft_data.run.data_check.imported import check_imports, named_import
 from rft_data.run.data_check.prompts import PromptView
 from rft_data.run.data_check.report import DataReport, TasksetReport
 from rft_data.run.data_check.rewards import reward_problems
@@ -31,8 +32,26 @@ from rft_data.run.taskset_rows import LOOKED_AT, table_name, table_rows, table_t
 _SHOWN = 3
 
 
-def check_recipe_data(recipe: TasksRecipe) -> DataReport:
-    """Check all tasksets of a recipe."""
+def check_recipe_data(recipe: Recipe) -> DataReport:
+    """Check all tasksets and imports of a recipe. Raises: RecipeError for one that has neither."""
+    asking, run = with_tasks(recipe), with_model(recipe)
+    report = DataReport([]) if asking is None else _check_tasks(asking)
+    if run is not None and run.imports:
+        played = {one.name for one in asking.tasks} if asking is not None else set()
+        if other := [one for one in run.imports if one.taskset not in played]:
+            imported = check_imports(run, other)
+            report.tasksets += imported.tasksets
+            report.problems += imported.problems
+    elif asking is None:
+        raise RecipeError(
+            f"recipe '{recipe.name}' reads no tasks and imports nothing: it trains on what the buffer "
+            f"{recipe.buffer.uri} holds. rft buffer info shows that, rft recipe explain counts what its "
+            "stages would take of it."
+        )
+    return report
+
+
+def _check_tasks(recipe: TasksRecipe) -> DataReport:
     read = [_read(section, recipe) for section in recipe.tasks]
     report = _judged(read, [], recipe)
     every = [task for _, tasks in read for task in tasks]
@@ -42,7 +61,29 @@ def check_recipe_data(recipe: TasksRecipe) -> DataReport:
 
 
 def check_source(
-    text: str, *, prompt: str | None = None, answer: str | None = None, recipe: TasksRecipe | None = None
+    text: str, *, prompt: str | None = None, answer: str | None = None, recipe: Recipe | None = None
+) -> DataReport:
+    """Check a source of tasks; for a recipe that reads none, of answers and pairs that it would import.
+
+    Args: as of `_check_tasks_of`.
+    Raises: what that raises.
+    """
+    asking, run = (None, None) if recipe is None else (with_tasks(recipe), with_model(recipe))
+    if asking is not None or run is None:
+        return _check_tasks_of(text, prompt, answer, asking)
+    if prompt is not None or answer is not None:
+        raise RecipeError(
+            f"recipe '{run.name}' trains on answers and pairs, whose columns are those of a format "
+            "(docs/formats.md); leave out --prompt and --answer."
+        )
+    section = named_import(text)
+    report = check_imports(run, [section])
+    report.tasksets[0].write = json.dumps(section.model_dump(mode="json", exclude_unset=True))
+    return report
+
+
+def _check_tasks_of(
+    text: str, prompt: str | None, answer: str | None, recipe: TasksRecipe | None
 ) -> DataReport:
     """Check a file, dataset, generator, function, or the tasksets of a buffer.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rft_data.core.rows import Message
 
+One = TypeVar("One")
 _MEASURED = 2000
 """Tasks of a taskset that are measured."""
 
@@ -56,17 +57,26 @@ class PromptView:
 
     def lengths(self, tasks: Sequence[Task]) -> Lengths:
         """How long the prompts are."""
-        places = np.unique(np.linspace(0, len(tasks) - 1, _MEASURED).astype(int))
-        some = [tasks[place] for place in places]
+        some = spread(tasks)
         if self.tokenizer is None:
             sizes = [sum(len(message_text(one)) for one in task.messages) for task in some]
-            return _lengths("characters", sizes, None)
+            return measured("characters", sizes, None)
         explorer = self.recipe.explorer
         room = explorer.engine.max_model_len - explorer.max_tokens
-        return _lengths("tokens", [len(seen(self.recipe, self.tokenizer, one).ids) for one in some], room)
+        return measured("tokens", [len(seen(self.recipe, self.tokenizer, one).ids) for one in some], room)
 
 
-def _lengths(unit: str, sizes: Sequence[int], room: int | None) -> Lengths:
+def spread(some: Sequence[One]) -> list[One]:
+    """At most so many as are measured, evenly chosen."""
+    return (
+        [some[place] for place in np.unique(np.linspace(0, len(some) - 1, _MEASURED).astype(int))]
+        if some
+        else []
+    )
+
+
+def measured(unit: str, sizes: Sequence[int], room: int | None) -> Lengths:
+    """Percentiles of sizes. `room`: the largest that is not too long; None: none is."""
     p50, p90, p99 = (int(one) for one in np.percentile(sizes, [50, 90, 99], method="higher"))
     too_long = 0 if room is None else sum(size > room for size in sizes)
     return Lengths(unit, len(sizes), p50, p90, p99, max(sizes), room, too_long)

@@ -50,7 +50,7 @@ class Lengths:
 
 @dataclass(slots=True)
 class TasksetReport:
-    """What one taskset gives."""
+    """What one taskset, or one source of imports, gives."""
 
     name: str
     source: str
@@ -68,6 +68,8 @@ class TasksetReport:
     """Further tasks that ask what another one asks, with another answer or other metadata."""
     leaked: int = 0
     """Training tasks that ask what a held-out task asks, spaces and case aside."""
+    stored: dict[str, int] | None = None
+    """Of rows that a run imports: how many rows of each table they become; None for a taskset."""
     columns: list[Column] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     lengths: Lengths | None = None
@@ -76,7 +78,7 @@ class TasksetReport:
     warnings: list[str] = field(default_factory=list)
     """What a person should know."""
     write: str = ""
-    """For a source that no recipe names yet: the entry of `tasks` that names it, in YAML."""
+    """For a source that no recipe names yet: its entry of `tasks`, or of `imports`, in YAML."""
 
 
 @dataclass(slots=True)

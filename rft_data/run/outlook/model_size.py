@@ -103,8 +103,7 @@ def played_models(recipe: RunRecipe, *, here: bool) -> list[Model]:
     """
     if (measures := that_measures(recipe)) is not None:
         return [Model(path=str(one)) for named in measures.models if here for one in _there(named)]
-    model = getattr(recipe, "model", None)
-    return [] if model is None else [model]
+    return [] if recipe.starts_from is None else [recipe.starts_from]
 
 
 def _there(named: str) -> list[Path]:

@@ -141,6 +141,55 @@ def test_a_generator_and_the_tasks_of_a_buffer_are_sources_too(recipe: Path, tmp
     assert "it has set1, set2" in gone["problems"][0]
 
 
+OFFLINE = """\
+recipe: 1
+name: taught
+mode: offline
+run_dir: {root}/run
+buffer: {{uri: {root}/run/buffer}}
+model: {{path: {model}}}
+imports: [{{path: {root}/answers.jsonl}}, {{source: {{use: file, path: {root}/pairs.jsonl, limit: 2}}}}]
+stages:
+- {{algorithm: sft, data: {{}}, trl: {{max_length: 40}}}}
+- {{algorithm: dpo}}
+"""
+
+
+def test_answers_and_pairs_that_stages_will_train_on_are_shown_as_they_see_them(
+    recipe: Path, tmp_path: Path
+) -> None:
+    long = {"prompt": "Why?", "completion": "because " * 40}
+    answers = [{"prompt": f"{n}?", "completion": str(n)} for n in range(4)]
+    write(tmp_path / "answers.jsonl", *answers, answers[0], long, {"prompt": "no answer"})
+    write(
+        tmp_path / "pairs.jsonl", *({"prompt": "1+1?", "chosen": f"{n}", "rejected": "no"} for n in range(3))
+    )
+    offline = tmp_path / "offline.yaml"
+    offline.write_text(OFFLINE.format(root=tmp_path, model=recipe.parent / "model"))
+    rows, pairs = checked(str(offline))["tasksets"]
+    assert (rows["rows"], rows["stored"]) == (7, {"experiences": 5})
+    assert rows["read_as"] == "format 'trl-prompt-completion'"
+    [aside, cut] = rows["warnings"]
+    assert "1 rows are set aside" in aside
+    assert "answers.jsonl:7" in aside
+    assert "1 of 5 have more than 40 tokens" in cut
+    first = rows["examples"][0]
+    assert (first["prompt"], first["answer"].startswith("0"), first["tokens"] > 2) == ("0?", True, True)
+    assert pairs["stored"] == {"preferences": 2}
+    assert pairs["examples"][0]["answer"].startswith("better: 0")
+    assert "worse: no" in pairs["examples"][0]["answer"]
+    shown = rft("data", "check", str(tmp_path / "pairs.jsonl"), "--recipe", str(offline))
+    assert shown.exit_code == 0, shown.stderr
+    assert "  rows: 3, stored as: 3 preferences; duplicates: 0\n" in shown.stdout
+    assert f'in a recipe, under imports: - {{"path": "{tmp_path}/pairs.jsonl"}}' in shown.stdout
+    refused = rft("data", "check", str(tmp_path / "pairs.jsonl"), "--recipe", str(offline), "--prompt", "p")
+    assert (refused.exit_code, "columns are those of a format" in refused.stderr) == (2, True)
+    none = rft("data", "check", str(offline), "~imports")
+    assert "reads no tasks and imports nothing: it trains on what the buffer" in none.stderr
+    broken = checked(str(write(tmp_path / "x.jsonl", {"prompt": ""})), "--recipe", str(offline), code=1)
+    assert "no row can be stored" in broken["tasksets"][0]["problems"][0]
+
+
 def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *ROWS)
     done = rft("data", "check", path, "--prompt", "{question} Level {level}.", "--answer", "answer")

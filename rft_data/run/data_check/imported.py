@@ -1,0 +1,163 @@
+"""Checks what a run would import: rows that fit no format; answers and pairs as stages train on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rft_data.buffer import Buffer
+from rft_data.core.chat import message_text
+from rft_data.core.codec import to_preferences
+from rft_data.core.errors import RftError
+from rft_data.core.lookup import is_import_path
+from rft_data.core.rows import PreferencePair
+from rft_data.recipe.imports import Import
+from rft_data.recipe.recipe import RunRecipe
+from rft_data.run import build
+from rft_data.run.data_check.prompts import measured, spread
+from rft_data.run.data_check.report import DataReport, Example, TasksetReport
+from rft_data.run.imports import stored_import
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SHOWN = 3
+_COLUMNS = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
+
+
+def named_import(text: str) -> Import:
+    """The import of a file, folder or dataset of a hub, by its path, or of a function."""
+    if is_import_path(text) and not Path(text).exists():
+        return Import.model_validate({"source": {"use": text}})
+    return Import(path=text)
+
+
+def check_imports(recipe: RunRecipe, sections: Sequence[Import]) -> DataReport:
+    """Import every section into a buffer for now, and look at what it becomes.
+
+    Args: recipe: whose model and stages the rows are for.
+    """
+    report = DataReport([])
+    view = _View.of(recipe, report.problems)
+    for section in sections:
+        with TemporaryDirectory() as folder, Buffer(folder) as buffer:
+            report.tasksets.append(_imported(section, buffer, view))
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """How stages render answers, and how long they may be."""
+
+    tokenizer: PreTrainedTokenizerBase | None = None
+    room: int | None = None
+    """The longest row that every stage takes whole: the least `trl.max_length`; None: nothing is cut."""
+
+    @classmethod
+    def of(cls, recipe: RunRecipe, problems: list[str]) -> _View:
+        """The view of a recipe's model; what is wrong with that is added to `problems`."""
+        from explorers.role import load_tokenizer
+
+        model = recipe.starts_from
+        cuts = [cut for one in recipe.offline_stages if isinstance(cut := one.trl.get("max_length"), int)]
+        room = min(cuts, default=None)
+        if model is None:
+            return cls(None, room)
+        try:
+            with TemporaryDirectory() as folder:
+                tokenizer = load_tokenizer(str(build.model_folder(model, Path(folder), recipe.seed)))
+        except (RftError, OSError, ValueError) as err:
+            problems.append(f"the model's tokenizer cannot be loaded, so no token is counted: {err}")
+            return cls(None, room)
+        return cls(tokenizer, room)
+
+
+def _imported(section: Import, buffer: Buffer, view: _View) -> TasksetReport:
+    named = section.path if section.source is None else section.source.use
+    report = TasksetReport(section.taskset or "", str(named), stored={})
+    try:
+        done = stored_import(section, buffer)
+    except (RftError, OSError) as err:
+        report.problems.append(str(err))
+        return report
+    report.name, report.source, report.rows = done.taskset, done.source, done.rows
+    report.read_as = f"format '{done.format}'"
+    report.stored = {name: count for name, count in done.new.items() if count}
+    report.duplicates = done.already_there
+    if done.quarantined == done.rows:
+        report.problems.append(f"no row can be stored; the first because of {done.problems[0]}")
+    elif done.quarantined:
+        first = "\n    ".join(done.problems[:_SHOWN])
+        report.warnings.append(f"{done.quarantined} rows are set aside, the first of them:\n    {first}")
+    examples = list(_examples(buffer, view, report))
+    report.examples = examples[:_SHOWN]
+    if examples:
+        report.lengths = measured(
+            "characters" if view.tokenizer is None else "tokens",
+            [_length(one) for one in examples],
+            view.room if view.tokenizer is not None else None,
+        )
+        if report.lengths.too_long:
+            report.warnings.append(
+                f"{report.lengths.too_long} of {report.lengths.measured} have more than {view.room} tokens, "
+                "the 'trl.max_length' of a stage, which cuts or leaves them out; raise it"
+            )
+    return report
+
+
+def _length(one: Example) -> int:
+    return len(one.prompt) + len(one.answer or "") if one.tokens is None else one.tokens
+
+
+def _examples(buffer: Buffer, view: _View, report: TasksetReport) -> Iterator[Example]:
+    """Answers and pairs, as they are trained on; those that cannot be are told in the report's warnings."""
+    lost: dict[str, int] = {}
+    rows = buffer.read("experiences", list(_COLUMNS)).to_pylist()
+    pairs = list(to_preferences(buffer.read("preferences")))
+    for one in [*spread(rows), *spread(pairs)]:
+        try:
+            yield _pair(one, view) if isinstance(one, PreferencePair) else _answer(one, view)
+        except RftError as err:
+            reason = str(err).partition(" and its ")[0] if view.tokenizer is None else str(err)
+            lost.setdefault(reason, 0)
+            lost[reason] += 1
+    for reason, count in list(lost.items())[:_SHOWN]:
+        report.problems.append(f"{count} cannot be trained on: {reason}")
+
+
+def _answer(row: Any, view: _View) -> Example:
+    """A row with its answer. Raises: RowError for one that has none to train on."""
+    kept = list(json.loads(row["metadata"] or "{}"))
+    if view.tokenizer is None:
+        messages, split = json.loads(row["messages"]), row["prompt_messages"] or 0
+        return Example(_plain(messages[:split]), None, _plain(messages[split:]), kept)
+    from trainers.offline.answers import rendered_row  # loads torch
+
+    found = rendered_row(view.tokenizer, row)
+    prompt, answer = found.ids[: found.prompt_length], found.ids[found.prompt_length :]
+    decode = view.tokenizer.decode
+    return Example(decode(prompt), len(found.ids), decode(answer), kept)
+
+
+def _pair(pair: PreferencePair, view: _View) -> Example:
+    """A pair: its prompt, the better answer and the worse one. Raises: RowError for one that is none."""
+    kept = list(pair.metadata)
+    if view.tokenizer is None:
+        both = f"better: {_plain(pair.chosen)} | worse: {_plain(pair.rejected)}"
+        return Example(_plain(pair.messages), None, both, kept)
+    from trainers.offline.answers import answer_pair  # loads torch
+
+    decode = view.tokenizer.decode
+    better, worse = answer_pair(view.tokenizer, pair, {})
+    ends = [decode(one.ids[one.prompt_length :]) for one in (better, worse)]
+    longest = max(len(better.ids), len(worse.ids))
+    prompt = decode(better.ids[: better.prompt_length])
+    return Example(prompt, longest, f"better: {ends[0]} | worse: {ends[1]}", kept)
+
+
+def _plain(messages: Sequence[Any]) -> str:
+    return "\n".join(f"[{one['role']}] {message_text(one)}" for one in messages)
