@@ -64,7 +64,9 @@ class GroupRanking:
         """
         if orders < 1:
             raise ValueError(f"orders is {orders}; wanted 1 or more")
-        self._criterion, self._orders, self._seed = criterion, orders, seed
+        self._criterion = criterion
+        self._orders = orders
+        self._seed = seed
         self._panel = JudgePanel(judges, sampling=sampling, limits=limits, cache=cache)
         self._spoken = need("ops.judge.judge_prompts", "ops", "a judge's reward").spoken
         self._objects = need("ops.judge.judge_scores", "ops", "a judge's reward").json_objects

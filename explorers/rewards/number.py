@@ -34,7 +34,9 @@ class Number:
         """
         if not all(math.isfinite(one) and one >= 0 for one in (absolute, relative)):
             raise ValueError(f"absolute is {absolute} and relative {relative}; wanted finite numbers >= 0")
-        self._absolute, self._relative, self._marker = absolute, relative, marker
+        self._absolute = absolute
+        self._relative = relative
+        self._marker = marker
 
     def __call__(self, task: Task, completion: str) -> float | Unscored:
         """Unscored when the task's answer holds no number."""

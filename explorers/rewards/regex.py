@@ -28,7 +28,9 @@ class Regex:
             whole: the pattern must match the whole completion, white space around it aside.
         Raises: ValueError for a pattern that RE2 cannot read.
         """
-        self._pattern, self._whole, self._ignore_case = pattern, whole, ignore_case
+        self._pattern = pattern
+        self._whole = whole
+        self._ignore_case = ignore_case
         self._wants_answer = _ANSWER in pattern
         import pyarrow as pa  # the processes of other rewards do without: 0.15 s of CPU time each
         import pyarrow.compute as pc

@@ -55,7 +55,9 @@ class RewardLane:
         Args: components, memory_bytes: as `RewardProcess` takes them; deadlines_s: for one call, by name.
         Raises: what building a reward raised.
         """
-        self._components, self._deadlines_s, self._memory_bytes = components, deadlines_s, memory_bytes
+        self._components = components
+        self._deadlines_s = deadlines_s
+        self._memory_bytes = memory_bytes
         self._numbers = itertools.count(1)
         self._starts = 0
         self._child: _Running | None = None

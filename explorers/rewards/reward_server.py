@@ -55,7 +55,9 @@ class RewardServer:
                 f"url is {url!r} and batch {batch}; wanted http://... or https://..., and 1 or more"
             )
         key = endpoint_key(api_key_env, "reward_server's key", RecipeError)
-        self._url, self._batch, self.deadline_s = url, batch, deadline_s
+        self._url = url
+        self._batch = batch
+        self.deadline_s = deadline_s
         self._key = key
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._httpx = need("httpx2", "ops", "the reward reward_server")

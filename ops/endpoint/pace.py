@@ -24,7 +24,9 @@ class Pace:
 
     def __init__(self, requests: int | None, tokens: int | None, *, window_s: float = _MINUTE_S) -> None:
         """`requests`, `tokens`: most in any `window_s`; None: no bound."""
-        self._requests, self._tokens, self._window_s = requests, tokens, window_s
+        self._requests = requests
+        self._tokens = tokens
+        self._window_s = window_s
         self._tries: deque[float] = deque(maxlen=requests)
         self._bookings: deque[Booking] = deque()
 

@@ -41,7 +41,9 @@ class ScoreReader:
             raise ValueError(
                 f"score has the scale from {low} to {high}; wanted two finite numbers, low < high"
             )
-        self._json_key, self._low, self._high = json_key, low, high
+        self._json_key = json_key
+        self._low = low
+        self._high = high
         # The greedy prefix makes the last of several matches count.
         self._pattern = f"(?s:.*)(?:{DEFAULT_PATTERN if pattern is None else pattern})"
         fields = pc.extract_regex(pa.array([""]), self._pattern).type

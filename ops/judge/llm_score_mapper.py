@@ -76,7 +76,10 @@ class LlmScoreMapper(ArrowMapper, Mapper):
             )
         if not np.isfinite(weight):
             raise ValueError(f"weight is {weight}; wanted a finite number")
-        self.shape, self.weight, self.on_failure, self.buffer = shape, weight, on_failure, buffer
+        self.shape = shape
+        self.weight = weight
+        self.on_failure = on_failure
+        self.buffer = buffer
         self._reader = ScoreReader(**(score or {}))
         self._prompts = PromptMaker(template)
         self._client = JudgeClient(

@@ -56,7 +56,10 @@ class FormatRewardMapper(ArrowMapper, Mapper):
             )
         if not np.isfinite(weight):
             raise ValueError(f"weight is {weight}; wanted a finite number")
-        self.pattern, self.tags, self.boxed, self.weight = pattern, tuple(tags), boxed, weight
+        self.pattern = pattern
+        self.tags = tuple(tags)
+        self.boxed = boxed
+        self.weight = weight
         self._once, self._patterns = _rules(self.tags, boxed, pattern)
         self._kept(pa.array(["x"]))
         self.required_columns = ("completion_text", *(("reward",) if weight else ()))

@@ -78,7 +78,9 @@ def _host_undisturbed() -> Iterator[None]:
         yield
     finally:
         del logger.remove, logger.add
-        sys.stdout, sys.stderr, sys.excepthook = stdout, stderr, excepthook
+        sys.stdout = stdout
+        sys.stderr = stderr
+        sys.excepthook = excepthook
         root.handlers[:] = handlers
         root.setLevel(level)
         tempfile.tempdir = folder

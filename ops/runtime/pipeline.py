@@ -7,10 +7,9 @@ Data-Juicer's executors are not used: they are too slow for a training step.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from ops.base import ArrowOperator, append_or_replace
 from ops.rollouts import Ints, multi_turn_rollouts, torn
 from ops.runtime.allowlist import BACKTRACKING_OPERATORS
 from ops.runtime.annotations import OperatorReport, annotation_rows, without_advantage
+from ops.runtime.counts import LostRow, OperatorCounts
 from ops.runtime.limits import Limits, with_worker
 from ops.runtime.native import local_stage
 from ops.runtime.specs import OperatorList, Spec, parse
@@ -40,10 +40,6 @@ from rft_data.core.canonical import content_id
 from rft_data.core.effective_reward import REWARD, SHAPED_REWARD
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.core.lookup import suggest
-from rft_data.core.words import Verdict
-
-SAMPLES = 5
-"""Number of lost rows per operator that the run's log shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +52,6 @@ class Verdicts:
     """The kept rows, with the columns that operators added or changed."""
     reports: tuple[OperatorReport, ...]
     """One for each operator, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class LostRow:
-    """An experience that an operator dropped or failed on."""
-
-    experience_id: str
-    verdict: Verdict
-    """`kept` for a row that was kept although the operator failed on it."""
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +116,7 @@ class OperatorPipeline:
         for spec in specs:
             seen[spec.name] += 1
             self._add(spec, spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}")
-        self._metrics: defaultdict[str, float] = defaultdict(float)
-        self._samples: defaultdict[str, list[LostRow]] = defaultdict(list)
+        self._counts = OperatorCounts()
 
     @property
     def pipeline_hash(self) -> str:
@@ -154,7 +139,7 @@ class OperatorPipeline:
         rewarded: list[pa.Table] = []
         left, reports = self._through(experiences, trained=True, rewarded=rewarded)
         for report in reports:
-            self._sample(report, experiences["experience_id"])
+            self._counts.add_samples(report, experiences["experience_id"])
         return annotation_rows(experiences, left, rewarded, reports, self._hash)
 
     def run_tasks(self, table: pa.Table) -> Verdicts:
@@ -171,16 +156,11 @@ class OperatorPipeline:
         `<operator>/rows_in`, `/rows_out`, `/quarantined`, `/unjudged`, `/seconds`, and `/keep_rate` if
         `/rows_in` is not 0.
         """
-        metrics, self._metrics = dict(self._metrics), defaultdict(float)
-        for key in [key for key, rows in metrics.items() if key.endswith("/rows_in") and rows]:
-            operator = key.removesuffix("/rows_in")
-            metrics[f"{operator}/keep_rate"] = metrics[f"{operator}/rows_out"] / metrics[key]
-        return metrics
+        return self._counts.take_metrics()
 
     def samples(self) -> dict[str, list[LostRow]]:
         """By operator, the first few rows of `run` it dropped or failed on since the last call."""
-        samples, self._samples = dict(self._samples), defaultdict(list)
-        return samples
+        return self._counts.take_samples()
 
     def close(self) -> None:
         """End the workers, if any; idempotent."""
@@ -262,24 +242,11 @@ class OperatorPipeline:
                     unjudged=outcome.unjudged,
                 )
             )
-            self._count(reports[-1])
+            self._counts.add(reports[-1])
             rewarded.append(_rewards_of_lost(work, outcome.table))
             work = outcome.table
         rewarded.append(work)
         return work, reports
-
-    def _count(self, report: OperatorReport) -> None:
-        self._metrics[f"{report.name}/rows_in"] += report.rows_in
-        self._metrics[f"{report.name}/rows_out"] += report.rows_out
-        self._metrics[f"{report.name}/quarantined"] += len(report.quarantined)
-        self._metrics[f"{report.name}/unjudged"] += len(report.unjudged)
-        self._metrics[f"{report.name}/seconds"] += report.seconds
-
-    def _sample(self, report: OperatorReport, experience_ids: pa.ChunkedArray) -> None:
-        for verdict, rows in {**report.lost, Verdict.KEPT: report.unjudged}.items():
-            room = SAMPLES - len(self._samples.get(report.name, ()))
-            for row, reason in islice(rows.items(), max(0, room)):
-                self._samples[report.name].append(LostRow(experience_ids[row].as_py(), verdict, reason))
 
     def _need_columns(self, table: pa.Table, names: Sequence[str]) -> None:
         for name in names:

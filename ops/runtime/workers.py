@@ -119,7 +119,9 @@ class WorkerStage:
         wait(self._restarts.values())  # a worker that is still starting would not be ended
         if self._placement is not None:
             self._placement.close(now=True)
-        self._placement, self._roles, self._restarts = None, [], {}
+        self._placement = None
+        self._roles = []
+        self._restarts = {}
 
     def _outcome(self, role: Role, part: pa.Table, call: Future[Answer]) -> Outcome:
         try:

@@ -58,7 +58,9 @@ class Fingerprints:
             across_tasks: compare rollouts of different tasks as well.
         """
         self._store = store
-        self._column, self._n, self._across_tasks = column, n, across_tasks
+        self._column = column
+        self._n = n
+        self._across_tasks = across_tasks
         settings = content_id(_FORMAT, column, n, threshold, across_tasks)
         self._name = f"fingerprints_{settings[:12]}"
         self._index = SketchIndex(threshold)

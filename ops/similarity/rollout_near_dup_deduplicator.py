@@ -62,8 +62,13 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
             raise ValueError("keep 'best' cannot be with scope 'store': a row used before cannot be dropped")
         if scope == "group" and across_tasks:
             raise ValueError("across_tasks is for scope 'batch' and 'store': a group has one task")
-        self.threshold, self.n, self.scope, self.keep = threshold, n, scope, keep
-        self.across_tasks, self.column, self.buffer = across_tasks, column, buffer
+        self.threshold = threshold
+        self.n = n
+        self.scope = scope
+        self.keep = keep
+        self.across_tasks = across_tasks
+        self.column = column
+        self.buffer = buffer
         self._fingerprints: Fingerprints | None = None
         self._declare()
 

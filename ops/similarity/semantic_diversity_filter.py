@@ -71,8 +71,13 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
             raise ValueError("scope 'store' goes with keep 'first' and max_similarity only")
         if scope == "group" and across_tasks:
             raise ValueError("across_tasks is for scope 'store': a group has one task")
-        self.model, self.max_similarity, self.keep_n = model, max_similarity, keep_n
-        self.scope, self.keep, self.across_tasks, self.buffer = scope, keep, across_tasks, buffer
+        self.model = model
+        self.max_similarity = max_similarity
+        self.keep_n = keep_n
+        self.scope = scope
+        self.keep = keep
+        self.across_tasks = across_tasks
+        self.buffer = buffer
         self.needs_store = scope == "store"
         more = ("seq",) if scope == "store" else ("reward",) if keep == "best" else ()
         self.required_columns = (GROUP_KEY, "completion_text", *more)

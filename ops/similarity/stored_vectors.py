@@ -41,7 +41,9 @@ class StoredVectors:
                 f"similarity in meaning needs the buffer itself, got a {type(store).__name__}; "
                 "run the operator where the buffer is, or with its argument 'buffer'."
             )
-        self._store, self._model, self._embedder = store, model, embedder
+        self._store = store
+        self._model = model
+        self._embedder = embedder
         self._labels: Hashes = np.zeros(0, np.uint64)
         """By row number, a hash of the task."""
         self._compared = np.zeros(0, np.bool_)

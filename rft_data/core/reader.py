@@ -11,12 +11,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class BufferReader(Protocol):
-    """Reads a buffer's tables."""
-
-    def counts(self) -> Mapping[str, int]:
-        """Rows per table."""
-        ...
+class TableReader(Protocol):
+    """Reads the rows of a buffer's tables."""
 
     def read(
         self,
@@ -26,6 +22,14 @@ class BufferReader(Protocol):
         limit: int | None = None,
     ) -> pa.Table:
         """Rows of a table that match a filter, in the order written."""
+        ...
+
+
+class BufferReader(TableReader, Protocol):
+    """Reads a buffer in all ways that need no owner."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Rows per table."""
         ...
 
     def batches(

@@ -209,7 +209,9 @@ class Fleet:
         member.playing.clear()
         if member.loading is not None:
             self._versions.let_go(member.loading[1].version)
-        member.loading, member.version, member.asked = None, -1, None
+        member.loading = None
+        member.version = -1
+        member.asked = None
         if member.extra:
             member.leaves_at, member.died = time.monotonic(), True
         else:

@@ -95,7 +95,9 @@ class RunControl:
         """
         if self.stop_requested:
             raise Stopped(f"stopped before {text}, as asked")
-        self._phase, self._phase_at, self._counts = text, time.time(), (None, None)
+        self._phase = text
+        self._phase_at = time.time()
+        self._counts = (None, None)
 
     def runs_programs_in(self, sandbox: str) -> None:
         """Record the sandbox of the model's programs, as in the record; shown by `rft status`."""

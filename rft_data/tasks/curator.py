@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.core.codec import to_tasks
@@ -24,61 +23,12 @@ from rft_data.tasks.record import played, tally
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.synthesis import SYNTHESISED, Synthesis, synthesise
 from rft_data.tasks.table import task_table, with_played
+from rft_data.tasks.task_pipeline import TaskPipeline, TaskReport
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
 
 log = logging.getLogger(__name__)
-
-
-class TaskReport(Protocol):
-    """What one operator did."""
-
-    @property
-    def name(self) -> str:
-        """The operator's."""
-        ...
-
-    @property
-    def dropped(self) -> Mapping[int, str]:
-        """Row to reason."""
-        ...
-
-    @property
-    def quarantined(self) -> Mapping[int, str]:
-        """Row to reason."""
-        ...
-
-
-class TaskVerdicts(Protocol):
-    """The result of operators over N tasks."""
-
-    @property
-    def kept(self) -> npt.NDArray[np.int64]:
-        """Indices of the tasks that were kept."""
-        ...
-
-    @property
-    def table(self) -> pa.Table:
-        """The kept tasks, with the columns that operators edited or added."""
-        ...
-
-    @property
-    def reports(self) -> Sequence[TaskReport]:
-        """One per operator."""
-        ...
-
-
-class TaskPipeline(Protocol):
-    """Operators over tasks."""
-
-    def run_tasks(self, table: pa.Table) -> TaskVerdicts:
-        """Judge every task of a `task_table`."""
-        ...
-
-    def close(self) -> None:
-        """End the operators' workers, if any; idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +197,9 @@ class TaskCurator:
                 f"had made, is not in the buffer {self.buffer.location} ({len(missing)} such tasks); restore "
                 "the buffer, or start the run over with --fresh."
             )
-        self.added, self.retired, self._tried = (
-            added,
-            set(_keys(state["retired"])),
-            set(_keys(state["tried"])),
-        )
+        self.added = added
+        self.retired = set(_keys(state["retired"]))
+        self._tried = set(_keys(state["tried"]))
         self.selector.add([self.tasks[key] for key in added])
         self.selector.load_state_dict(state["selector"])
 

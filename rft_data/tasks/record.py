@@ -6,8 +6,7 @@ solutions and evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from rft_data.core.codec import one_array
 from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.filters import And, Compare, Filter
+from rft_data.core.reader import TableReader
 from rft_data.core.words import GroupOutcome, RowSource
 
 PLAYED = pa.schema(
@@ -33,21 +33,7 @@ _KEY = ["taskset", "task_id"]
 _ENTRY = {"age": "played_age", "passes": "played_passes", "rollouts": "played_rollouts"}
 
 
-class StoredRows(Protocol):
-    """The buffer method that this module calls."""
-
-    def read(
-        self,
-        name: str,
-        columns: Sequence[str] | None = None,
-        where: Filter | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Rows of a table that a filter lets through."""
-        ...
-
-
-def played(store: StoredRows, *, run_id: str | None = None, set_aside: Collection[str] = ()) -> pa.Table:
+def played(store: TableReader, *, run_id: str | None = None, set_aside: Collection[str] = ()) -> pa.Table:
     """The record of every task that was ever played: `taskset`, `task_id` and the lists of PLAYED.
 
     Args:
@@ -84,7 +70,7 @@ def tally(table: pa.Table, window: int | None) -> tuple[npt.NDArray[np.float64],
     )
 
 
-def _groups(store: StoredRows, run_id: str | None, set_aside: Collection[str]) -> pa.Table:
+def _groups(store: TableReader, run_id: str | None, set_aside: Collection[str]) -> pa.Table:
     """One entry for each group that arrived and has a scored rollout."""
     names = ["group_id", "run_id", *_KEY, "version_min", "rewards"]
     arrived: Filter = Compare("outcome", "eq", GroupOutcome.ARRIVED)
@@ -112,7 +98,7 @@ def _first_of_each(table: pa.Table, name: str) -> pa.Table:
     return table.take(np.sort(np.unique(codes, return_index=True)[1]))
 
 
-def _imports(store: StoredRows) -> pa.Table:
+def _imports(store: TableReader) -> pa.Table:
     """One entry for each scored rollout that was imported."""
     rows = store.read("experiences", ["seq", *_KEY, "reward"], Compare("source", "eq", RowSource.IMPORT))
     rewarded = ShapedRewards(store).effective(rows)
@@ -138,7 +124,7 @@ def _scored(rewards: pa.ListArray, rows: int) -> tuple[np.ndarray, npt.NDArray[n
     )
 
 
-def _ages(store: StoredRows, rows: pa.Table) -> npt.NDArray[np.int64]:
+def _ages(store: TableReader, rows: pa.Table) -> npt.NDArray[np.int64]:
     """Optimizer steps between each group's weights and those of the newest group of its run.
 
     Policy versions have gaps after restarts, so steps are counted instead. A version that is not in the

@@ -20,9 +20,9 @@ from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import RowError
 from rft_data.core.filters import And, In
 from rft_data.core.lookup import lookup
+from rft_data.core.reader import TableReader
 from rft_data.core.rows import Experience, Task, TaskKey
 from rft_data.core.words import TRAINABLE_SOURCES, RowSource, Split
-from rft_data.tasks.record import StoredRows
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _NEWEST = 16
 """At most so many experiences of a task are given to its maker."""
 
 
-class Rows(StoredRows, Protocol):
+class Rows(TableReader, Protocol):
     """The buffer methods that synthesis calls."""
 
     def take(self, seqs: Sequence[int]) -> pa.Table:

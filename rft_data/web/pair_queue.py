@@ -45,7 +45,10 @@ class Queue:
 
     def __init__(self, buffer: Buffer, write: Write, claims: Claims, people: int = 1) -> None:
         """Args: write: lets an act write to the buffer."""
-        self._buffer, self._write, self._claims, self._people = buffer, write, claims, people
+        self._buffer = buffer
+        self._write = write
+        self._claims = claims
+        self._people = people
 
     def next_pair(self, author: str) -> Pair | None:
         """The first pair that still needs this author, claimed for him; None when none is left."""

@@ -57,7 +57,9 @@ class GrpoTrainer:
             settings.get("critic"), objective.batch_ops, plan.model_path, plan.resume_from, plan.options
         )
         adapter = lora_config(settings.get("lora"), settings.get("reference"))
-        self._plan, self._ranks, self._base = plan, ranks, plan.model_path.absolute()
+        self._plan = plan
+        self._ranks = ranks
+        self._base = plan.model_path.absolute()
         self._objective, self._adapted = objective, adapter is not None
         self._steps_done = 0 if plan.resume_from is None else _checkpoint_step(plan.resume_from)
         self._steps_before = self._steps_done

@@ -22,7 +22,9 @@ class RankRole:
         self, buffer: BufferClient | None, place: tuple[int, int, str, int], deadline_s: float
     ) -> None:
         """`place`: rank, number of ranks, and address and port where they meet."""
-        self._buffer, self._place, self._deadline_s = buffer, place, deadline_s
+        self._buffer = buffer
+        self._place = place
+        self._deadline_s = deadline_s
 
     def serve(self) -> None:
         """Carry out rank 0's orders until it ends.

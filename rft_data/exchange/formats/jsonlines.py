@@ -161,7 +161,9 @@ class _Window:
     def __init__(self, stream: io.BufferedReader, path: Path) -> None:
         self._stream = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
         self._path = path
-        self._text, self._at, self.line = "", 0, 1
+        self._text = ""
+        self._at = 0
+        self.line = 1
 
     def next(self) -> str:
         """The next character that is no space, without passing it; "" at the end of the file."""

@@ -66,7 +66,9 @@ class Interpolated(TaskSelector):
         self._every = count("groups_per_update", groups_per_update)
         self._thompson = one_of("choice", choice, ("thompson", "mean")) == "thompson"
         self._position: float | None = None
-        self._updates, self._weight, self._weighted = 0, 0.0, 0.0
+        self._updates = 0
+        self._weight = 0.0
+        self._weighted = 0.0
         self._waiting: list[tuple[int, float]] = []
         super().__init__(tasks, seed=seed)
 

@@ -128,7 +128,9 @@ class Roster:
 
     def _reorder(self, order: np.ndarray) -> None:
         self.tasks = [self.tasks[place] for place in order.tolist()]
-        self.taskset, self.given, self._ids = self.taskset[order], self.given[order], self._ids[order]
+        self.taskset = self.taskset[order]
+        self.given = self.given[order]
+        self._ids = self._ids[order]
         found, first = np.unique(self.taskset, return_index=True)
         codes = found[
             np.argsort(first)

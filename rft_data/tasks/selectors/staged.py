@@ -38,7 +38,9 @@ class Staged:
         if not tasks:
             raise NoTasksError("selector 'staged' has no task to choose from; look at the recipe's 'tasks'.")
         self._parts = [make(use, args, tasks, seed + i) for i, (use, args) in enumerate(parts)]
-        self._stage, self._groups, self._pass_rate = 0, 0, 0.0
+        self._stage = 0
+        self._groups = 0
+        self._pass_rate = 0.0
 
     @property
     def in_play(self) -> int:
@@ -70,7 +72,9 @@ class Staged:
         enough = self._groups >= until.get("groups", float("inf"))
         able = self._groups >= _WINDOW and self._pass_rate >= until.get("pass_rate", float("inf"))
         if enough or able:
-            self._stage, self._groups, self._pass_rate = self._stage + 1, 0, 0.0
+            self._stage = self._stage + 1
+            self._groups = 0
+            self._pass_rate = 0.0
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Bring new tasks into play in every stage."""

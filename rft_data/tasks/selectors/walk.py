@@ -41,7 +41,9 @@ class Walk:
             chosen += block[playable].tolist()
             self._position += int(playable[-1]) + 1 if len(playable) == need else len(block)
             if self._position >= len(order):
-                self._epoch, self._position, self._size = self._epoch + 1, 0, len(order)
+                self._epoch = self._epoch + 1
+                self._position = 0
+                self._size = len(order)
                 self._late = list(chosen) if len(chosen) < n else []
                 self._order = None
         return chosen

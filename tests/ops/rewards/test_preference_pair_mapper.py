@@ -8,22 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ops.rewards.groups import table_of
+
 rows = st.lists(
     st.tuples(st.integers(0, 3), st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.integers(0, 6)),
     min_size=1,
     max_size=24,
 )
-
-
-def table_of(rows):
-    return pa.table(
-        {
-            "group_id": [f"g{g}" for g, *_ in rows],
-            "experience_id": [f"e{i:02d}" for i in range(len(rows))],
-            "reward": pa.array([reward for _, reward, _ in rows], pa.float32()),
-            "action_mask": pa.array([[1] * length for *_, length in rows], pa.list_(pa.int8())),
-        }
-    )
 
 
 def pairs_of(table):

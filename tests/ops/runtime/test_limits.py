@@ -5,9 +5,10 @@ import json
 import pyarrow as pa
 import pytest
 
+from ops.runtime.counts import LostRow
 from ops.runtime.limits import Limits
 from ops.runtime.native import MapperStage
-from ops.runtime.pipeline import LostRow, OperatorPipeline
+from ops.runtime.pipeline import OperatorPipeline
 from ops.runtime.workers import WorkerStage
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.recipe.running import OperatorLimits

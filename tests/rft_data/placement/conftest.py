@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.protocols import Role, RoleSpec
 from tests.rays import ray_for
 
 HERE = Path(__file__).parent
@@ -39,3 +39,16 @@ def cluster() -> Iterator[None]:
     """A Ray cluster of two CPUs."""
     with ray_for(num_cpus=2, object_store_memory=256 << 20):
         yield
+
+
+@pytest.fixture
+def toy(started: Role) -> Role:
+    """A live role, the module's own `started`; a test before may have killed it."""
+    if started.call("pid", int, deadline_s=30).exception() is not None:
+        started.restart().result()
+    return started
+
+
+def pid_of(role: Role) -> int:
+    """The process of a toy role."""
+    return int(role.call("pid", int, deadline_s=30).result())

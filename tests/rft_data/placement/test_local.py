@@ -21,7 +21,7 @@ from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
 from tests.processes import runs
 from tests.rft_data.conftest import make_experience
-from tests.rft_data.placement.conftest import HERE, spec, wait_for
+from tests.rft_data.placement.conftest import HERE, pid_of, spec, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +37,6 @@ def placement() -> Iterator[LocalPlacement]:
 @pytest.fixture(scope="module")
 def started(placement: LocalPlacement) -> Role:
     return placement.start(spec("toy-0"))
-
-
-@pytest.fixture
-def toy(started: Role) -> Role:
-    """A live role; a test before may have killed it."""
-    if started.call("pid", int, deadline_s=30).exception() is not None:
-        started.restart().result()
-    return started
-
-
-def pid_of(role: Role) -> int:
-    return int(role.call("pid", int, deadline_s=30).result())
 
 
 # --- calls ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rft_data.placement.calls import Patience, RoleSetup
 from rft_data.placement.ray import RayPlacement
 from rft_data.placement.ray_role import RoleActor
 from tests.processes import runs
-from tests.rft_data.placement.conftest import spec, wait_for
+from tests.rft_data.placement.conftest import pid_of, spec, wait_for
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -31,18 +31,6 @@ def placement(cluster: None) -> Iterator[RayPlacement]:
 @pytest.fixture(scope="module")
 def started(placement: RayPlacement) -> Role:
     return placement.start(spec("toy-0"))
-
-
-@pytest.fixture
-def toy(started: Role) -> Role:
-    """A live role; a test before may have killed it."""
-    if started.call("pid", int, deadline_s=30).exception() is not None:
-        started.restart().result()
-    return started
-
-
-def pid_of(role: Role) -> int:
-    return int(role.call("pid", int, deadline_s=30).result())
 
 
 def test_an_actor_has_its_name_its_share_and_its_environment(

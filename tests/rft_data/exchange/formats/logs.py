@@ -6,7 +6,7 @@ from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.exchange.formats import import_into
-from rft_data.exchange.formats.importing import ImportReport
+from rft_data.exchange.formats.chunk_intake import ImportReport
 from tests.rft_data.exchange.formats.conftest import jsonl
 
 SYSTEM = {"role": "system", "content": "Be brief."}
