@@ -26,8 +26,8 @@ def check(
         str,
         typer.Argument(
             help="A recipe; or a file, a dataset's folder (FOLDER:SPLIT), hf://org/name:split@revision, "
-            "modelscope://owner/name:split, reasoning_gym:NAME, a buffer (BUFFER:TASKSET), or a function "
-            "(./file.py:rows)."
+            "modelscope://owner/name:split, reasoning_gym:NAME, verifiers:ENVIRONMENT, a buffer "
+            "(BUFFER:TASKSET), or a function (./file.py:rows)."
         ),
     ],
     overrides: Overrides = None,

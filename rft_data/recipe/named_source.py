@@ -14,6 +14,8 @@ from rft_data.recipe.tasksets import Taskset
 
 GENERATED = "reasoning_gym:"
 """How the name of a generator begins."""
+_ENVIRONMENT = "verifiers:"
+"""How the name of an environment of verifiers begins."""
 _GENERATED_SIZE = 200
 """Tasks that are looked at of a generator, which makes as many as are asked for."""
 _TASKS = "tasks.lance"
@@ -34,7 +36,7 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
     Args: text: as `source_section` takes it. prompt, answer: columns or templates; None: recognised.
     Raises: RecipeError for columns that cannot be.
     """
-    if text.startswith(GENERATED) and (prompt or answer):
+    if text.startswith((GENERATED, _ENVIRONMENT)) and (prompt or answer):
         raise RecipeError(f"{text} makes prompts and answers itself; leave out --prompt and --answer.")
     columns = {} if prompt is None else {"prompt": prompt, "answer": answer}
     given = {"name": "data", "source": source_section(text), "heldout": heldout, **columns}
@@ -51,12 +53,14 @@ def source_section(text: str) -> dict[str, object]:
     """The `source` of a taskset that reads what a person named.
 
     Args: text: a path, `hf://org/name:split@revision`, `modelscope://owner/name:split@revision`,
-        `reasoning_gym:NAME`, or the import path of a function.
+        `reasoning_gym:NAME`, `verifiers:ENVIRONMENT`, or the import path of a function.
     Raises: RecipeError for a name of a hub's dataset that is none.
     """
     path = Path(text)
     if text.startswith(GENERATED):
         return {"use": "reasoning_gym", "dataset": text.removeprefix(GENERATED), "size": _GENERATED_SIZE}
+    if text.startswith(_ENVIRONMENT):
+        return {"use": "verifiers", "environment": text.removeprefix(_ENVIRONMENT)}
     if text.startswith(MODELSCOPE):
         parts = modelscope_parts(text)
         named = {"path": parts["repo"], "name": parts["config"]}

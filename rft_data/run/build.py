@@ -141,7 +141,7 @@ def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
     path = Path(section.path or "")
     if (path / "config.json").is_file():
         return path
-    local = path.exists() or path.is_absolute() or str(section.path).startswith(".")
+    local = path.exists() or path.is_absolute() or str(section.path).startswith(".") or len(path.parts) > 2
     if local or os.environ.get("HF_HUB_OFFLINE") == "1":
         raise MissingFileError(
             f"model.path '{section.path}' is not a model folder (no config.json in it); "

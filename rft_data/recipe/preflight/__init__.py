@@ -10,6 +10,7 @@ from rft_data.recipe.preflight.devices import too_few_gpus
 from rft_data.recipe.preflight.files import missing_files, unwritable_folders
 from rft_data.recipe.preflight.own_code import code_problems
 from rft_data.recipe.preflight.problem import Problem
+from rft_data.recipe.preflight.row_files import row_problems
 from rft_data.recipe.preflight.rules import broken_rules
 from rft_data.recipe.preflight.tree import Tree
 from rft_data.recipe.preflight.trl_options import trl_problems
@@ -22,6 +23,7 @@ def problems_here(tree: Tree) -> Iterator[Problem]:
     """What cannot work on this machine: files, import paths, options and arguments."""
     yield from missing_files(tree)
     yield from column_problems(tree)
+    yield from row_problems(tree)
     yield from unwritable_folders(tree)
     yield from code_problems(tree)
     yield from trl_problems(tree)

@@ -17,14 +17,14 @@ from rft_data.tasks.columns import is_template, pick, template_fields
 from rft_data.tasks.row_choice import passing
 from rft_data.tasks.sources import read_jsonl
 
-_ROWS = 1000
+LOOKED_AT = 1000
 """Rows that are looked at."""
-_FIRST = 20
+RECOGNISED_FROM = 20
 """Rows whose columns are recognised, as in a run."""
 _COLUMNS = ("prompt", "answer", "images", "tools")
 _TEXTS = ("system", "workflow", "reward")
 """Keys whose text names columns only where it is a template."""
-_SLOW = ".arrow"
+SLOW = ".arrow"
 """Read by a child process, which is left to `--deep`."""
 
 
@@ -32,39 +32,42 @@ def column_problems(tree: Tree) -> Iterator[Problem]:
     """Columns, templates and conditions that the rows of a file do not fit."""
     for loc, taskset in entries(tree, "tasks"):
         path, use = value(taskset, "source", "path"), value(taskset, "source", "use")
-        if use not in ("file", "jsonl") or not isinstance(path, str) or path.endswith(_SLOW):
+        if use not in ("file", "jsonl") or not isinstance(path, str) or path.endswith(SLOW):
             continue
         try:
-            rows = _first_rows(Path(path), use)
+            rows = first_rows(Path(path), use)
         except RftError as err:
             if Path(path).exists():  # else it was said
                 yield Problem((*loc, "source", "path"), str(err))
             continue
         if rows:
-            yield from _conditions(loc, taskset, rows)
+            yield from condition_problems(loc, taskset, rows)
             yield from _lacking(loc, taskset, rows, path, use)
 
 
-def _first_rows(path: Path, use: object) -> list[Mapping[str, object]]:
-    """Raises: RftError for a file that is not there or cannot be read."""
+def first_rows(path: Path, use: object) -> list[Mapping[str, object]]:
+    """The rows of a file whose columns are looked at.
+
+    Raises: RftError for a file that is not there or cannot be read."""
     if use == "jsonl":
-        return [row for _, row in islice(read_jsonl(path), _ROWS)]
+        return [row for _, row in islice(read_jsonl(path), LOOKED_AT)]
     rows = []
-    for found in islice(open_source(path).rows, _ROWS):
+    for found in islice(open_source(path).rows, LOOKED_AT):
         if found.row is None:
             raise RowError(f"{found.place}: {found.reason}")
         rows.append(found.row)
     return rows
 
 
-def _conditions(loc: Loc, taskset: Tree, rows: Sequence[Mapping[str, object]]) -> Iterator[Problem]:
+def condition_problems(loc: Loc, taskset: Tree, rows: Sequence[Mapping[str, object]]) -> Iterator[Problem]:
+    """A condition of a source that cannot be evaluated over its rows."""
     where = value(taskset, "source", "where")
     if not isinstance(where, str):
         return
     try:
         passing(rows, where)
     except RftError as err:
-        whole = len(rows) < _ROWS
+        whole = len(rows) < LOOKED_AT
         if whole or "not found in FROM clause" not in str(err):  # a later row may have the column
             yield Problem((*loc, "source", "where"), str(err))
 
@@ -73,7 +76,7 @@ def _lacking(
     loc: Loc, taskset: Tree, rows: Sequence[Mapping[str, object]], path: str, use: object
 ) -> Iterator[Problem]:
     for key, field in _fields(taskset, use):
-        if not any(_has(row, field) for row in rows):
+        if not any(has_column(row, field) for row in rows):
             columns = list(dict.fromkeys(name for row in rows for name in row))
             hint = suggest(field, columns)
             place = (*loc, key) if key in taskset else loc
@@ -83,7 +86,7 @@ def _lacking(
             )
     if use == "file" and taskset.get("prompt") is None:
         try:
-            recognised(rows[:_FIRST], path)
+            recognised(rows[:RECOGNISED_FROM], path)
         except RftError as err:
             yield Problem((*loc, "source", "path"), str(err))
 
@@ -107,7 +110,8 @@ def _fields(taskset: Tree, use: object) -> Iterator[tuple[str, str]]:
     yield from (("metadata", one) for one in (kept if isinstance(kept, list) else []) if isinstance(one, str))
 
 
-def _has(row: Mapping[str, object], field: str) -> bool:
+def has_column(row: Mapping[str, object], field: str) -> bool:
+    """Whether a row has a column, or a value inside one."""
     try:
         pick(row, field, "")
     except RftError:

@@ -34,6 +34,9 @@ def _dealt_rows(recipe: TrainingRecipe) -> int:
 def most_sampled(explorer: ExplorerSection) -> int:
     """Tokens that a rollout can have sampled at most."""
     turns, longest = _turns(explorer), explorer.engine.max_model_len
+    budget = explorer.workflow.args.get("budget")
+    if isinstance(budget, int) and budget > 0:
+        longest = min(longest, budget)
     return longest if turns is None else min(longest, explorer.max_tokens * turns)
 
 

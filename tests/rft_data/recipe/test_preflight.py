@@ -17,6 +17,7 @@ from rft_data.recipe.explain import explain
 from rft_data.recipe.layers import read_layers
 from rft_data.recipe.load import validate_recipe
 from rft_data.recipe.names import TRACKERS
+from rft_data.recipe.shipped import shipped_recipe
 from rft_data.run.watch.trackers import CALLBACKS, TENSORBOARD
 from tests.rft_data.run.test_online import write_recipe
 
@@ -102,6 +103,7 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
         ("run_dir=pyproject.toml/run", r"run_dir: .* cannot be written: .*pyproject\.toml is a file"),
         ("imports=[{path: gone.csv}]", r"imports\.0\.path: there is no file 'gone\.csv'"),
         ("imports=[{source: {use: file, path: gone.csv}}]", r"imports\.0\.source\.path: there is no file"),
+        ("imports=[{path: pyproject.toml}]", r"imports\.0\.path: pyproject\.toml: files called '\.toml'"),
         ("imports=[{source: {use: stored}}]", r"imports\.0\.source: .*chosen by a stage's 'data'"),
         ("imports=[{path: a.csv, source: {use: file, path: a.csv}}]", "exactly one of 'path' and 'source'"),
         (
@@ -451,3 +453,19 @@ def test_validate_loads_no_library_for_all_that(tmp_path: Path) -> None:
         "assert used.ru_utime < 2, used.ru_utime"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+
+
+def test_rows_to_import_or_to_score_are_looked_at(tmp_path: Path) -> None:
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"frage": "1?", "antwort": "1"}\n')
+    path = write_recipe(tmp_path)
+    assert re.search(r"imports\.0\.path: .*no format fits them", mistakes(path, f"imports=[{{path: {odd}}}]"))
+    named = f"imports=[{{source: {{use: file, path: {odd}, where: 'frge = 1'}}, format: trl-prompt}}]"
+    assert re.search(r"imports\.0\.source\.where: .*cannot be evaluated", mistakes(path, named))
+    scored = f"rollouts.0={{name: x, taskset: gsm8k-test, source: {{use: file, path: {odd}}}, "
+    answers = "prompt: frage, completions: [{name: a, text: antwrt}]}"
+    found = mistakes(shipped_recipe("gsm8k_data").path, scored + answers)
+    assert re.search(
+        r"rollouts\.0\.completions\.0\.text: .*no column 'antwrt'; did you mean 'antwort'", found
+    )
+    assert "rollouts.0.prompt" not in found
