@@ -2,13 +2,15 @@
 
 `make gpu-check` sets up the GPU extras and calls it. Every step is a process of its own and prints one line
 of JSON; `ok` is true, false, or null where the machine has too few GPUs for the step. The exit code is 1
-unless every step that could run is true. With `--smoke` every step runs on the CPU, small, without bars.
+unless every step that could run is true. With `--smoke` every step runs on the CPU, small, without bars: runs
+in this process, and those of the same settings once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,8 +23,11 @@ from typing import Any
 from benchmarks.child import on_gpus
 from benchmarks.gpu_check.steps import BenchStep, RunStep, steps
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RecipeError
-from rft_data.placement.devices import visible_devices
+from rft_data.core.canonical import content_id
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.gpus import visible_devices
+from rft_data.recipe import load_recipe
+from rft_data.run.start import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 _LIMIT_S = 3600.0
@@ -44,15 +49,25 @@ def check(step: RunStep | BenchStep, smoke: bool, gpus: int, folder: Path) -> Li
 
 def _run(step: RunStep, smoke: bool, folder: Path) -> tuple[Line, str]:
     """Figures of a run, and what is wrong with it."""
-    root = folder / step.name
-    changes = [f"run_dir={root}", f"buffer.uri={root}/buffer", *(step.smoke if smoke else step.gpu)]
-    done = _called(["rft_data.cli.app", "run", str(RECIPE), *changes], smoke)
-    if done.returncode == RecipeError.exit_code:
-        return {}, f"not built: {_end(done)}"
-    if done.returncode:
-        return {}, f"exit code {done.returncode}: {_end(done)}"
+    settings = step.smoke if smoke else step.gpu
+    root = folder / (content_id(list(settings))[:8] if smoke else step.name)
+    changes = [f"run_dir={root}", f"buffer.uri={root}/buffer", *settings]
+    code, said = (
+        _run_here(changes) if smoke else _called(["rft_data.cli.app", "run", str(RECIPE), *changes], smoke)
+    )
+    if code:
+        return {}, f"not built: {said}" if code == RecipeError.exit_code else f"exit code {code}: {said}"
     figures = run_figures(root)
     return figures, "; ".join(misses(figures, {} if smoke else step.least, step.most))
+
+
+def _run_here(changes: Sequence[str]) -> tuple[int, str]:
+    """Run in this process, unless such a run is complete; exit code and error."""
+    try:
+        run_recipe(load_recipe(RECIPE, list(changes)))
+    except RftError as err:
+        return err.exit_code, str(err)[-_LAST:]
+    return 0, ""
 
 
 def run_figures(root: Path) -> Line:
@@ -91,18 +106,19 @@ def misses(figures: Mapping[str, Any], least: Mapping[str, float], most: Mapping
 
 def _bench(step: BenchStep, smoke: bool) -> tuple[Line, str]:
     """Figures of a benchmark, and the bars that it missed."""
-    done = _called([step.module, *(step.smoke if smoke else step.gpu)], smoke)
-    if done.returncode:
-        return {}, f"exit code {done.returncode}: {_end(done)}"
-    said = json.loads(done.stdout.strip().splitlines()[-1])
+    code, text = _called([step.module, *(step.smoke if smoke else step.gpu)], smoke)
+    if code:
+        return {}, f"exit code {code}: {text}"
+    said = json.loads(text)
     missed = [
         f"{bar['name']} is {bar['value']}, bar {bar['bound']}" for bar in said["bars"] if not bar["holds"]
     ]
     return said["figures"], "" if smoke else "; ".join(missed)
 
 
-def _called(command: Sequence[str], smoke: bool) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603
+def _called(command: Sequence[str], smoke: bool) -> tuple[int, str]:
+    """Exit code of a process, and the last line of what it printed, or the end of its error."""
+    done = subprocess.run(  # noqa: S603
         [sys.executable, "-m", *command],
         capture_output=True,
         text=True,
@@ -110,10 +126,9 @@ def _called(command: Sequence[str], smoke: bool) -> subprocess.CompletedProcess[
         timeout=_LIMIT_S,
         env=on_gpus(not smoke),
     )
-
-
-def _end(done: subprocess.CompletedProcess[str]) -> str:
-    return (done.stderr.strip() or done.stdout.strip())[-_LAST:]
+    if done.returncode:
+        return done.returncode, (done.stderr.strip() or done.stdout.strip())[-_LAST:]
+    return 0, done.stdout.strip().rpartition("\n")[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.smoke and not gpus:
         parser.error("this machine shows no GPU (nvidia-smi, CUDA_VISIBLE_DEVICES); on a CPU: --smoke")
     good = True
+    if arguments.smoke:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         for step in every:

@@ -28,6 +28,14 @@ _SMALL = (
     "evaluation.limit=8",
 )
 _PLAIN = ("explorer.engine.use=transformers", *_SMALL)
+_SHARDED_BY_GLOO = (
+    *_PLAIN,
+    _PROCESSES,
+    "placement.trainer={processes: 2, cpus: 2, shard: fsdp2}",
+    "explorer.engine.transport.use=gloo",
+)
+_IN_TURNS_BY_SHM = (*_SMALL, "placement={use: local, colocate: true}", "explorer.engine.transport.use=shm")
+"""Each is the smoke form of two steps, and run once: starting processes is what takes time on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +77,14 @@ def steps(gpus: int) -> list[RunStep | BenchStep]:
         RunStep(
             "publication_nccl",
             (*_TWO_GPUS, *_FEW_STEPS, "explorer.engine.transport.use=nccl"),
-            (*_PLAIN, _PROCESSES, "explorer.engine.transport.use=gloo"),
+            _SHARDED_BY_GLOO,
             gpus=2,
             most={"parity": 1e-2},
         ),
         RunStep(
             "publication_ipc",
             (*_ENGINE_ON_GPU, *_FEW_STEPS, "explorer.engine.transport.use=ipc"),
-            (*_PLAIN, _PROCESSES, "explorer.engine.transport.use=shm"),
+            _IN_TURNS_BY_SHM,
             most={"parity": 1e-2},
         ),
         RunStep(
@@ -108,13 +116,13 @@ def steps(gpus: int) -> list[RunStep | BenchStep]:
                 *_FEW_STEPS,
                 "explorer.engine.options={gpu_memory_utilization: 0.4}",
             ),
-            (*_SMALL, "placement={use: local, colocate: true}"),
+            _IN_TURNS_BY_SHM,
             most={"parity": 1e-2},
         ),
         RunStep(
             "fsdp2",
             ("placement.use=local", "placement.explorers.gpus=1", sharded, *_FEW_STEPS),
-            (*_PLAIN, _PROCESSES, "placement.trainer={processes: 2, cpus: 2, shard: fsdp2}"),
+            _SHARDED_BY_GLOO,
             gpus=3,
             most={"parity": 1e-2},
         ),

@@ -171,11 +171,11 @@ class PlacementSection(Section):
                 f"'colocate' is for 'use: local' with one explorer, found '{self.use}' with "
                 f"{self.explorers.count}; give the explorers GPUs of their own, or change that"
             )
-        if self.explorers.gpus < 1 or self.explorers.gpus != self.trainer.gpus:
+        each, trainer = self.explorers.gpus, self.trainer.gpus
+        if each != trainer or 0 < each < 1:
             raise ValueError(
-                f"'colocate' shares GPUs, and 'explorers.gpus' is {self.explorers.gpus:g}, 'trainer.gpus' "
-                f"{self.trainer.gpus:g}; give both the same number from 1: on a CPU nothing has to be freed "
-                "(vLLM's sleep does nothing there), so leave 'colocate' out"
+                f"'colocate' shares whole GPUs; 'explorers.gpus' is {each:g}, 'trainer.gpus' {trainer:g}; "
+                "give both the same number from 1, or both 0 to try the turns on a CPU"
             )
         return self
 

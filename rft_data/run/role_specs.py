@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from rft_data.run.parts import AnyModel, Tasks
 from rft_data.run.programs import rewards_in_sandbox, workflow_in_sandbox
 from rft_data.run.transports import Way, chosen_way
 
+log = logging.getLogger(__name__)
+
 TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
 """The factories of the roles."""
 
@@ -26,8 +29,10 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
     way, engine = weights_way(recipe, run), section.engine.model_dump()
     if way is not None:
         engine["transport"] = {"use": way.use}
-    if recipe.placement.colocate:
+    if recipe.placement.colocate and recipe.placement.explorers.gpus:
         engine["options"] = {**engine["options"], "enable_sleep_mode": True}
+    elif recipe.placement.colocate:  # vLLM refuses the option on a CPU, and not the calls
+        log.warning("colocate: on a CPU vLLM's sleep frees no memory; only the order of calls is the same")
     check_images(tasks.all, model, section.engine.use, section.engine.options)
     common = {
         "model": str(model.absolute() if isinstance(model, Path) else model),

@@ -8,30 +8,42 @@ import pytest
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.__main__ import RECIPE, check, main, misses
 from benchmarks.gpu_check.steps import BenchStep, RunStep, steps
-from rft_data.core.errors import RecipeError
 from rft_data.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
-UNDER_WAY = ("transport", "colocate", "shard")
-"""Keys of a recipe that steps use and that may not be there yet; then the step says so when it is run."""
+RUNS = [step for step in steps(8) if isinstance(step, RunStep)]
 
 
-@pytest.mark.parametrize(
-    "step", [step for step in steps(8) if isinstance(step, RunStep)], ids=lambda s: s.name
-)
-def test_what_a_step_runs_is_a_recipe_or_not_built_yet(step: RunStep) -> None:
-    for changes in (step.gpu, step.smoke):
-        try:
-            load_recipe(RECIPE, list(changes))
-        except RecipeError as err:
-            if not any(key in str(err) for key in UNDER_WAY):
-                raise
+@pytest.mark.parametrize("step", RUNS, ids=lambda step: step.name)
+def test_what_a_step_runs_with_gpus_is_a_recipe(step: RunStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    load_recipe(RECIPE, list(step.gpu))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("smoke")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", RUNS, ids=lambda step: step.name)
+def test_every_run_goes_through_on_a_cpu(
+    step: RunStep, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the same settings are one run: colocated by `shm`, and two ranks by `gloo`."""
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    line = check(step, True, 0, folder)
+    assert (line["ok"], line["why"]) == (True, "")
+    assert line["figures"]["publication_bytes"] > 0
 
 
 @pytest.mark.slow
 def test_a_step_that_is_not_built_fails_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     missing = RunStep("missing", (), ("placement.nonsense=1",))
     too_large = BenchStep("too_large", "benchmarks.spread", (), ("--quick", "--nonsense"), gpus=2)
     monkeypatch.setattr(gpu_check, "steps", lambda gpus: [missing, too_large])

@@ -50,6 +50,12 @@ def colocation_problems(tree: Tree) -> Iterator[Problem]:
     if tree.get("mode") != "online":
         yield Problem(("placement", "colocate"), "only mode online has engine and trainer; remove it")
         return
+    if not value(tree, "placement", "explorers", "gpus") and (seen := visible_devices()):
+        yield Problem(
+            ("placement", "explorers", "gpus"),
+            f"'colocate' shares GPUs, and this is 0 on a machine that shows {len(seen)}; give explorers and "
+            "trainer the same number from 1 (0 is for a machine without, where vLLM's sleep frees nothing)",
+        )
     engine = value(tree, "explorer", "engine", "use")
     if engine != "vllm":
         yield Problem(

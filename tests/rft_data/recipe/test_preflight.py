@@ -329,9 +329,10 @@ SHARED = "placement={use: local, colocate: true, explorers: {gpus: 1}, trainer: 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["placement={use: local, colocate: true}"], r"gpus: 'colocate' shares GPUs, and this is 0 on a"),
         (
-            ["placement={use: local, colocate: true}"],
-            r"'explorers\.gpus' is 0, .*on a CPU nothing has to be freed",
+            ["placement={use: local, colocate: true, explorers: {gpus: 1}}"],
+            r"'explorers\.gpus' is 1, 'trainer\.gpus' 0; .*or both 0 to try the turns on a CPU",
         ),
         (["placement={use: inline, colocate: true}"], r"'colocate' is for 'use: local' with one explorer"),
         ([SHARED, "explorer.engine.use=transformers"], r"colocate: the engine 'transformers' cannot sleep"),
@@ -342,8 +343,9 @@ SHARED = "placement={use: local, colocate: true, explorers: {gpus: 1}, trainer: 
     ],
 )
 def test_gpus_that_cannot_be_used_in_turns_are_refused(
-    tmp_path: Path, overrides: list[str], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert re.search(message, mistakes(write_recipe(tmp_path), "explorer.engine.use=vllm", *overrides))
 
 
