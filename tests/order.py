@@ -11,6 +11,7 @@ import pytest
 LANES = (
     (
         "tests/rft_data/run/test_ray_run.py",
+        "tests/test_cluster.py",
         "tests/rft_data/run/test_online.py",
         "tests/trainers/ranks/test_ranks.py",
         "tests/trainers/ranks/test_sharded.py",

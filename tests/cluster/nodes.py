@@ -22,7 +22,6 @@ import pytest
 HOME = "/tmp/home"  # noqa: S108 - of a node, in its own /tmp
 SWITCH = "switch"
 _NETWORK = "10.77.0"
-_ASKED_FOR = "RFT_TEST_NODES"
 _TOOLS = ("ip", "nsenter", "unshare", "mount")
 RAY_PORT = 6379
 _SHARED_MEMORY = "512m"
@@ -209,10 +208,6 @@ def nodes_of(number: int) -> Iterator[Nodes]:
 
 def missing() -> str:
     """What it takes to make nodes that is not here; empty if nothing."""
-    if not os.environ.get(_ASKED_FOR):
-        return (
-            f"they change a machine's network and take two minutes: they are made where {_ASKED_FOR} is set"
-        )
     if sys.platform != "linux":
         return "they are made of Linux's namespaces"
     if lacking := [tool for tool in _TOOLS if shutil.which(tool) is None]:
