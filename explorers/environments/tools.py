@@ -26,7 +26,7 @@ _REFUSED = {
     inspect.Parameter.VAR_KEYWORD: "**",
 }
 _TASK = (inspect.Parameter.empty, Task, Any, "Task", "rft_data.Task", "Any")
-"""Annotations of a parameter `task` that is to be our Task, and not a field that a task has."""
+"""Annotations of a parameter `task` that stands for our Task, and not for a field of the task."""
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),

@@ -20,7 +20,6 @@ from explorers.conversations.rollout_app import MODEL, RolloutApp
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.function import playable
 from explorers.workflows.model_server import ModelServer
-from explorers.workflows.program_doors import Door, Doors, stated_reward
 from explorers.workflows.program_process import Ended, own_environment, resolved, run_program
 from explorers.workflows.recorded import (
     ConversationArguments,
@@ -29,6 +28,7 @@ from explorers.workflows.recorded import (
     WorldReward,
     whole_number,
 )
+from explorers.workflows.rollout_server import Access, RolloutServer, stated_reward
 from explorers.workflows.server_settings import SMALL
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import load, need
@@ -94,7 +94,7 @@ class ProgramWorkflow(RecordedWorkflow):
         self._command = None if command is None else resolved(command)
         self._agent = None if agent is None else playable(agent, load(agent, "agent"), self._args, "client")
         self._places = asyncio.Semaphore(self._limits["processes"])
-        self._doors = Doors()
+        self._rollout_server = RolloutServer()
         told = conversation.get("chat_template_kwargs")
         self._server = ModelServer(self, server, told)
 
@@ -112,8 +112,8 @@ class ProgramWorkflow(RecordedWorkflow):
         app, course = await self._server.app(engine, ctx), Course()
         given = replace(task, messages=self.prompt(task))
         try:
-            async with self._doors.open(app) as door:
-                await (self._run_command if self._agent is None else self._run_agent)(given, door, course)
+            async with self._rollout_server.open(app) as access:
+                await (self._run_command if self._agent is None else self._run_agent)(given, access, course)
         finally:
             if isinstance(app.error, RftError) and not isinstance(app.error, RowError):
                 raise app.error  # the engine's fault, whatever the program made of it
@@ -121,19 +121,19 @@ class ProgramWorkflow(RecordedWorkflow):
         course.end = app.end or course.end
         return await self.outcome(task, app.rows(task, ctx), course)
 
-    async def _run_command(self, task: Task, door: Door, course: Course) -> None:
+    async def _run_command(self, task: Task, access: Access, course: Course) -> None:
         folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=_FOLDER))
         try:
-            async with self._doors.served() as address, self._places:
-                ended = await self._ended(folder, self._variables(task, door, address, folder), door.key)
+            async with self._rollout_server.served() as address, self._places:
+                ended = await self._ended(folder, self._variables(task, access, address, folder), access.key)
             course.state = {
                 "output": ended.output,
                 "status": ended.status,
                 "seconds": round(ended.seconds, 3),
             }
-            if ended.status != 0 and door.app.end is None:
-                raise _crashed(ended, door.app)
-            course.reward = await asyncio.to_thread(_left_reward, folder, door)
+            if ended.status != 0 and access.app.end is None:
+                raise _crashed(ended, access.app)
+            course.reward = await asyncio.to_thread(_left_reward, folder, access)
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
@@ -151,50 +151,57 @@ class ProgramWorkflow(RecordedWorkflow):
                 f"the program took longer than {self._limits['deadline_s']:g} s and was killed"
             ) from err
 
-    async def _run_agent(self, task: Task, door: Door, course: Course) -> None:
+    async def _run_agent(self, task: Task, access: Access, course: Course) -> None:
         import httpx2
         import openai
 
         assert self._agent is not None  # noqa: S101 - a workflow of an agent
-        transport = httpx2.ASGITransport(app=self._doors)  # type: ignore[arg-type]
+        transport = httpx2.ASGITransport(app=self._rollout_server)  # type: ignore[arg-type]
         async with (
             httpx2.AsyncClient(transport=transport) as http,
             openai.AsyncOpenAI(
-                base_url=f"http://rollout/t/{door.name}/v1", api_key=door.key, http_client=http, max_retries=0
+                base_url=f"http://rollout/t/{access.name}/v1",
+                api_key=access.key,
+                http_client=http,
+                max_retries=0,
             ) as client,
         ):
             try:
                 course.reward = await self._agent(deepcopy(task), client, **self._args)
             except Exception:
-                if door.app.end is None:
+                if access.app.end is None:
                     raise
-        course.reward = door.reward if course.reward is None else course.reward
+        course.reward = access.reward if course.reward is None else course.reward
 
-    def _variables(self, task: Task, door: Door, address: str, folder: Path) -> dict[str, str]:
+    def _variables(self, task: Task, access: Access, address: str, folder: Path) -> dict[str, str]:
         """What a program is told; writes the task's file."""
-        place = f"{address}/t/{door.name}"
+        place = f"{address}/t/{access.name}"
         told = {name: getattr(task, name) for name in ("messages", "answer", "metadata", "tools")}
         (folder / "task.json").write_text(json.dumps({"task_id": task.task_id, **told}), "utf-8")
         variables = {
             "OPENAI_BASE_URL": f"{place}/v1",
-            "OPENAI_API_KEY": door.key,
+            "OPENAI_API_KEY": access.key,
             "OPENAI_MODEL": MODEL,
             "RFT_TASK": str(folder / "task.json"),
             "RFT_REWARD": str(folder / "reward.json"),
             "RFT_REWARD_URL": f"{place}/reward",
         }
         if self._server.is_vllm:
-            anthropic = {"ANTHROPIC_BASE_URL": place, "ANTHROPIC_API_KEY": door.key, "ANTHROPIC_MODEL": MODEL}
+            anthropic = {
+                "ANTHROPIC_BASE_URL": place,
+                "ANTHROPIC_API_KEY": access.key,
+                "ANTHROPIC_MODEL": MODEL,
+            }
             variables |= anthropic
         return variables
 
 
-def _left_reward(folder: Path, door: Door) -> WorldReward:
+def _left_reward(folder: Path, access: Access) -> WorldReward:
     """The reward in the program's file, or else what it posted. Raises: RowError for one that is none."""
     try:
         text = (folder / "reward.json").read_text("utf-8", "replace")
     except FileNotFoundError:
-        return door.reward
+        return access.reward
     return stated_reward(text)
 
 

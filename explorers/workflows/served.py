@@ -114,7 +114,7 @@ class ServedWorkflow(RecordedWorkflow):
             raise RowError("its client gave the trajectory up")
         course.turns = app.turns
         course.end = app.end or (RolloutEnd.FINISHED if ended else RolloutEnd.DEADLINE)
-        course.reward = visit.door.reward
+        course.reward = visit.access.reward
         *rows, last = await self.outcome(task, app.rows(task, ctx), course)
         if course.reward is None and not self._rewards.composition.parts:
             last = replace(last, unscored_reason=None)  # it may come later, as feedback

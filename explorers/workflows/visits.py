@@ -19,7 +19,7 @@ from explorers.capture.asgi import Receive, Scope, Send, read_body, replayed
 from explorers.conversations.look_app import MAX_BODY, answer
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.openings import Arrival, Openings, Said
-from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
+from explorers.workflows.rollout_server import Access, RolloutServer, bearer_key, stated_reward
 from rft_data.core.errors import RowError
 
 NAME_HEADER = b"x-rft-trajectory"
@@ -35,7 +35,7 @@ _COUNTS = ("served", "served_guests", "served_abandoned", "served_refused")
 class Visit:
     """A trajectory that waits for a client, or that one has opened."""
 
-    door: Door
+    access: Access
     app: RolloutApp
     group: str = ""
     """Id of the group of the rollout that waits."""
@@ -72,7 +72,7 @@ class Visits:
         self._guest = guest
         self._idle_s = idle_s
         self._most_guests = guests
-        self._doors = Doors()
+        self._rollout_server = RolloutServer()
         self._waiting: deque[Visit] = deque()
         self._visits: dict[str, Visit] = {}
         self._guests: set[asyncio.Task[None]] = set()
@@ -86,19 +86,19 @@ class Visits:
     @asynccontextmanager
     async def waiting(self, app: RolloutApp, group: str = "") -> AsyncIterator[Visit]:
         """A trajectory for the length of the block, which a client may open."""
-        async with self._doors.open(app) as door:
-            visit = Visit(door, app, group)
+        async with self._rollout_server.open(app) as access:
+            visit = Visit(access, app, group)
             self._waiting.append(visit)
-            self._visits[door.name] = visit
+            self._visits[access.name] = visit
             try:
                 yield visit
             finally:
-                del self._visits[door.name]
+                del self._visits[access.name]
                 if visit in self._waiting:
                     self._waiting.remove(visit)
 
     async def until_over(self, visit: Visit) -> bool:
-        """Wait for a client to open and end a trajectory; False when it left it alone for too long."""
+        """Wait for a client to open and end a trajectory; False when it made no request for too long."""
         await visit.opened.wait()
         while not visit.over.is_set():
             left = visit.used + self._idle_s - monotonic()
@@ -130,7 +130,7 @@ class Visits:
         elif prefix == "trajectories":
             await self._told(visit, f"{method} {rest}", scope, receive, send)
         else:
-            await self._doors(scope, receive, send)
+            await self._rollout_server(scope, receive, send)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not hmac.compare_digest(self._token.encode(), bearer_key(scope)):
@@ -140,17 +140,17 @@ class Visits:
         if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
             await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
             return
-        door = await self._arrived(self._name(scope))
-        if door is None:
+        access = await self._arrived(self._name(scope))
+        if access is None:
             await self._refuse_another(scope, send)
             return
         host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        base = f"{scope.get('scheme', 'http')}://{host}/t/{door.name}/v1"
+        base = f"{scope.get('scheme', 'http')}://{host}/t/{access.name}/v1"
         self._counts["served"] += 1
-        await answer(send, 201, {"id": door.name, "base_url": base, "key": door.key})
+        await answer(send, 201, {"id": access.name, "base_url": base, "key": access.key})
 
-    async def _arrived(self, arrival: Arrival) -> Door | Arrival | None:
-        """The door of a new trajectory, or where its first request chooses one; None: too many are open."""
+    async def _arrived(self, arrival: Arrival) -> Access | Arrival | None:
+        """The access to a new trajectory, or where its first request chooses one; None: too many are open."""
         if self._openings is not None:
             full = len(self._openings.arrivals) >= self._most_guests + len(self._waiting)
             return None if full else self._openings.arrive(arrival, self._idle_s)
@@ -158,7 +158,7 @@ class Visits:
         if visit is None:
             return None
         self._rename(self._taken(visit), arrival)
-        return visit.door
+        return visit.access
 
     def _name(self, scope: Scope) -> Arrival:
         """A new trajectory, with the id that the front gave it."""
@@ -219,11 +219,11 @@ class Visits:
                 await self._refuse_another(scope, send)
                 return
             self._rename(self._taken(visit), arrival)
-        await self._doors(scope, replayed(raw, receive), send)
+        await self._rollout_server(scope, replayed(raw, receive), send)
 
     def _rename(self, visit: Visit, arrival: Arrival) -> None:
-        del self._visits[visit.door.name]
-        self._doors.rename(visit.door, arrival.name, arrival.key)
+        del self._visits[visit.access.name]
+        self._rollout_server.rename(visit.access, arrival.name, arrival.key)
         self._visits[arrival.name] = visit
 
     async def _let_in(self) -> Visit | None:
@@ -248,7 +248,7 @@ class Visits:
 
     async def _told(self, visit: Visit | None, what: str, scope: Scope, receive: Receive, send: Send) -> None:
         """A client gives a reward, ends its trajectory, or gives it up."""
-        if visit is None or not hmac.compare_digest(visit.door.key.encode(), bearer_key(scope)):
+        if visit is None or not hmac.compare_digest(visit.access.key.encode(), bearer_key(scope)):
             await refuse(send, scope["path"], 401, "no open trajectory has this id and this key.")
             return
         if what not in _TOLD:
@@ -258,12 +258,12 @@ class Visits:
         if raw is None:
             await refuse(send, scope["path"], 413, f"the request is longer than {_MAX_BODY} bytes.")
             return
-        if visit.over.is_set() or visit.door.name not in self._visits:
+        if visit.over.is_set() or visit.access.name not in self._visits:
             await refuse(send, scope["path"], 409, "the trajectory has ended; what came first stays.")
             return
         try:
             if raw and what != _ABANDON:
-                visit.door.reward = stated_reward(raw.decode("utf-8", "replace"))
+                visit.access.reward = stated_reward(raw.decode("utf-8", "replace"))
         except RowError as err:
             await refuse(send, scope["path"], 400, str(err))
             return
@@ -271,4 +271,4 @@ class Visits:
             visit.abandoned = what == _ABANDON
             self._counts["served_abandoned"] += visit.abandoned
             visit.over.set()
-        await answer(send, 200, {"id": visit.door.name, "open": not visit.over.is_set()})
+        await answer(send, 200, {"id": visit.access.name, "open": not visit.over.is_set()})

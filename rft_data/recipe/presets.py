@@ -47,7 +47,7 @@ def with_preset(tree: object, *, explores: bool, check_only: bool = False) -> ob
 
 
 def _without_preset(tree: Mapping[str, object]) -> Mapping[str, object]:
-    """With something in place of what only a preset gives: its absence is no mistake of its own."""
+    """The tree with stand-ins for what only a preset gives, so that no second mistake is reported."""
     explorer = tree.get("explorer")
     filled = {"explorer": {"group_size": 2, **explorer}} if isinstance(explorer, dict) else {}
     return {"experience_ops": [], **tree, **filled}

@@ -89,7 +89,7 @@ class RaySending:
         self._last: WeightRef | None = None
 
     def arguments(self, explorer: str) -> Mapping[str, object]:
-        """The same for all."""
+        """Name of the actor; the same for all explorers."""
         return {"actor": self._actor}
 
     def offer(self, ref: WeightRef, explorers: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The front door: Data-Juicer's batch methods call the same Arrow core.
+"""Both ways in: Data-Juicer's batch methods call the same Arrow core.
 
 Ray Data (runtime/test_on_ray.py) and dj-process (lance, runtime/test_equivalence.py) do so too.
 """

@@ -22,8 +22,8 @@ from explorers.meter import Meter, metered
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow
-from explorers.workflows.program_doors import Doors
 from explorers.workflows.program_process import own_environment, run_program
+from explorers.workflows.rollout_server import RolloutServer
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import EngineError, RecipeError, RowError
 from rft_data.core.protocols import Completion, Sampling
@@ -134,7 +134,7 @@ def test_what_a_program_says_of_its_key_is_kept_nowhere(
     tokenizer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "a-key-of-32-letters-and-no-other"
-    monkeypatch.setattr("explorers.workflows.program_doors.secrets.token_urlsafe", lambda _: key)
+    monkeypatch.setattr("explorers.workflows.rollout_server.secrets.token_urlsafe", lambda _: key)
     with caplog.at_level("DEBUG"):
         kept, _, _ = play(tokenizer, program("tells_its_key", environment={"STATUS": "0"}), "4")
         fallen, _, _ = play(tokenizer, program("tells_its_key", environment={"STATUS": "5"}), *"44")
@@ -288,7 +288,7 @@ def test_a_fault_of_the_engine_is_raised_though_the_program_swallows_it(tokenize
         asyncio.run(rollouts.play(TASK, CTX))
 
 
-# --- at the start, and at the door -----------------------------------------------------------------
+# --- at the start, and at a request -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,9 @@ def test_a_mistake_is_one_error_at_the_start(tokenizer: Any, args: dict[str, Any
 
 def test_a_key_opens_its_own_rollout_and_no_other() -> None:
     async def asked() -> list[int]:
-        doors = Doors()
+        server = RolloutServer()
         app: Any = type("App", (), {"close": lambda _: asyncio.sleep(0)})()
-        async with doors.open(app) as one, doors.open(app) as two, doors.served() as address:
+        async with server.open(app) as one, server.open(app) as two, server.served() as address:
             codes = [
                 await asyncio.to_thread(_post, f"{address}/t/{name}/reward", key, body)
                 for name, key, body in [

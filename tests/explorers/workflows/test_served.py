@@ -240,7 +240,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
             for how in ("end", "abandon", "reward"):
                 late = await http.post(f"{place}/{how}", headers=key, json={"reward": 0.0})
                 assert late.status_code == 409
-            assert (visit.door.reward, visit.abandoned) == (1.0, False)
+            assert (visit.access.reward, visit.abandoned) == (1.0, False)
 
     asyncio.run(story())
 

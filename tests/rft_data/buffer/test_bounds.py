@@ -1,4 +1,4 @@
-"""The bounds of what the door lets in: each is tried on both of its sides."""
+"""The bounds of validation: each is tried on both of its sides."""
 
 from __future__ import annotations
 

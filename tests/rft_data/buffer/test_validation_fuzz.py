@@ -1,4 +1,4 @@
-"""Whatever is brought to the door is stored, quarantined with a reason, or refused with a RowError.
+"""Whatever is appended is stored, quarantined with a reason, or refused with a RowError.
 
 The judge is `validation_reference.py`.
 """
@@ -173,7 +173,7 @@ def cut(table: pa.Table, how: str) -> pa.Table:
     return table.slice(2, 0) if how == "empty" else table
 
 
-class Door:
+class Target:
     """One buffer for all examples of a test; ids are never used twice."""
 
     def __init__(self, folder: Path) -> None:
@@ -186,10 +186,10 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "MAX_TEXT_BYTES", LIMIT)
-        opened = Door(tmp_path_factory.mktemp("door"))
+        opened = Target(tmp_path_factory.mktemp("target"))
         yield opened
         opened.buffer.close()
 
@@ -197,13 +197,13 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.slow
 @FUZZ
 @given(data=st.data(), how=st.sampled_from(["whole", "sliced", "chunked", "empty"]))
-def test_any_table_is_stored_quarantined_or_refused(door: Door, data: st.DataObject, how: str) -> None:
-    table = good_table(door.numbers())
+def test_any_table_is_stored_quarantined_or_refused(target: Target, data: st.DataObject, how: str) -> None:
+    table = good_table(target.numbers())
     fields = data.draw(st.lists(st.sampled_from(list(INCOMING)), max_size=3, unique_by=lambda f: f.name))
     for field in fields:
         if field.name != "experience_id":  # conflicts have tests of their own
             table = replaced(table, field.name, data.draw(column(field), label=field.name))
-    judge(door.buffer, cut(table, how), spare=True)
+    judge(target.buffer, cut(table, how), spare=True)
 
 
 @pytest.mark.slow
@@ -215,9 +215,9 @@ def test_any_table_is_stored_quarantined_or_refused(door: Door, data: st.DataObj
     order=st.randoms(use_true_random=False),
 )
 def test_a_table_of_other_columns_is_refused_with_all_of_them(
-    door: Door, missing: set[str], unknown: set[str], wrong: set[str], order: Any
+    target: Target, missing: set[str], unknown: set[str], wrong: set[str], order: Any
 ) -> None:
-    table = good_table(door.numbers())
+    table = good_table(target.numbers())
     for name in wrong:
         table = replaced(table, name, pa.array(["no"] * ROWS))
     for name in unknown:
@@ -225,19 +225,19 @@ def test_a_table_of_other_columns_is_refused_with_all_of_them(
     names = [name for name in table.column_names if name not in missing]
     order.shuffle(names)
     table = table.select(names)
-    before = len(door.buffer)
+    before = len(target.buffer)
     if not missing | unknown | wrong:
-        assert door.buffer.append(table).stored == ROWS
+        assert target.buffer.append(table).stored == ROWS
         return
     with pytest.raises(RowError) as caught:
-        door.buffer.append(table)
+        target.buffer.append(table)
     for name in missing:
         assert f"column '{name}' is missing" in str(caught.value)
     for name in unknown:
         assert f"column '{name}' is not known" in str(caught.value)
     for name in wrong - missing:
         assert f"column '{name}' is string, not" in str(caught.value)
-    assert len(door.buffer) == before
+    assert len(target.buffer) == before
 
 
 # --- experiences -----------------------------------------------------------------------------------
@@ -259,19 +259,19 @@ FIELDS = sorted(set(INCOMING.names) - {"experience_id"})
 @FUZZ
 @given(data=st.data(), bad=st.sets(st.integers(0, ROWS - 1), max_size=2))
 def test_experiences_with_garbage_in_them_cost_no_other_row(
-    door: Door, data: st.DataObject, bad: set[int]
+    target: Target, data: st.DataObject, bad: set[int]
 ) -> None:
-    rows = [make_experience(door.numbers() + i) for i in range(ROWS)]
+    rows = [make_experience(target.numbers() + i) for i in range(ROWS)]
     for place in sorted(bad):
         names = data.draw(st.lists(st.sampled_from(FIELDS), min_size=1, max_size=2, unique=True))
         changes = {name: data.draw(GARBAGE, label=name) for name in names}
-        rows[place] = make_experience(door.used - ROWS + place, **changes)
-    quarantined = door.buffer.counts()["quarantine"]
-    done = door.buffer.append(rows, deadline_s=20)
+        rows[place] = make_experience(target.used - ROWS + place, **changes)
+    quarantined = target.buffer.counts()["quarantine"]
+    done = target.buffer.append(rows, deadline_s=20)
     assert all(done.seqs[place] is not None for place in range(ROWS) if place not in bad)
     assert done.quarantined == sum(seq is None for seq in done.seqs)
-    assert door.buffer.counts()["quarantine"] == quarantined + done.quarantined
-    stored = door.buffer.take([seq for seq in done.seqs if seq is not None])
+    assert target.buffer.counts()["quarantine"] == quarantined + done.quarantined
+    stored = target.buffer.take([seq for seq in done.seqs if seq is not None])
     for row in plain(stored.select(INCOMING.names)):
         assert not faults_of(row)
 
@@ -300,8 +300,8 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_table_that_the_fuzz_found_is_judged_right(door: Door, name: str) -> None:
-    judge(door.buffer, FOUND[name](door.numbers()))
+def test_table_that_the_fuzz_found_is_judged_right(target: Target, name: str) -> None:
+    judge(target.buffer, FOUND[name](target.numbers()))
 
 
 def deep(depth: int) -> dict[str, Any]:
@@ -322,9 +322,9 @@ def deep(depth: int) -> dict[str, Any]:
     ids=["wrapped id", "cut id", "wrapped mask", "deep"],
 )
 def test_experience_that_does_not_fit_is_set_aside_and_the_others_stored(
-    door: Door, changes: dict[str, Any]
+    target: Target, changes: dict[str, Any]
 ) -> None:
-    start = door.numbers()
+    start = target.numbers()
     rows: list[Experience] = [make_experience(start + i, **(changes if i == 1 else {})) for i in range(3)]
-    done = door.buffer.append(rows)
+    done = target.buffer.append(rows)
     assert [seq is None for seq in done.seqs] == [False, True, False]

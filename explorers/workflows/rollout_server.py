@@ -25,7 +25,7 @@ _MAX_REWARD = 1 << 16
 
 
 @dataclass(slots=True)
-class Door:
+class Access:
     """What one program may reach."""
 
     name: str
@@ -35,11 +35,11 @@ class Door:
     """What it said its reward is, if it did."""
 
 
-class Doors:
+class RolloutServer:
     """ASGI application: `/t/NAME/v1/...` is the model of a rollout, `/t/NAME/reward` takes its reward."""
 
     def __init__(self) -> None:
-        self._doors: dict[str, Door] = {}
+        self._accesses: dict[str, Access] = {}
         self._users = 0
         self._changing = asyncio.Lock()
         self._serving = AsyncExitStack()
@@ -50,31 +50,31 @@ class Doors:
         if scope["type"] != "http":
             return
         _, prefix, name, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
-        door = self._doors.get(name)
+        access = self._accesses.get(name)
         given = bearer_key(scope)
-        if prefix != "t" or door is None or not hmac.compare_digest(door.key.encode(), given):
+        if prefix != "t" or access is None or not hmac.compare_digest(access.key.encode(), given):
             await refuse(send, 401, "no rollout has this URL and this key, or it has ended.")
         elif rest == "reward" and scope["method"] == "POST":
-            await _take_reward(door, receive, send)
+            await _take_reward(access, receive, send)
         else:
-            await door.app({**scope, "path": f"/{rest}"}, receive, send)
+            await access.app({**scope, "path": f"/{rest}"}, receive, send)
 
     @asynccontextmanager
-    async def open(self, app: RolloutApp) -> AsyncIterator[Door]:
-        """A door for the length of the block; what is being sampled at its end is given up."""
-        door = Door(secrets.token_hex(8), secrets.token_urlsafe(24), app)
-        self._doors[door.name] = door
+    async def open(self, app: RolloutApp) -> AsyncIterator[Access]:
+        """Access for the length of the block; what is being sampled at its end is given up."""
+        access = Access(secrets.token_hex(8), secrets.token_urlsafe(24), app)
+        self._accesses[access.name] = access
         try:
-            yield door
+            yield access
         finally:
-            del self._doors[door.name]
+            del self._accesses[access.name]
             await app.close()
 
-    def rename(self, door: Door, name: str, key: str) -> None:
-        """Give a door another name and key."""
-        del self._doors[door.name]
-        door.name, door.key = name, key
-        self._doors[name] = door
+    def rename(self, access: Access, name: str, key: str) -> None:
+        """Give an access another name and key."""
+        del self._accesses[access.name]
+        access.name, access.key = name, key
+        self._accesses[name] = access
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
@@ -100,10 +100,10 @@ def bearer_key(scope: Scope) -> bytes:
     return bearer(scope["headers"]).encode("latin-1")
 
 
-async def _take_reward(door: Door, receive: Receive, send: Send) -> None:
+async def _take_reward(access: Access, receive: Receive, send: Send) -> None:
     raw = await read_body(receive, _MAX_REWARD)
     try:
-        stated = door.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
+        stated = access.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
     except RowError as err:
         await refuse(send, 400, str(err))
         return
