@@ -27,7 +27,7 @@ from rft_data.run.outlook.hub_models import known_size, unknown
 from rft_data.run.outlook.model_size import Look, ModelSize, played_models, size_of
 from rft_data.run.outlook.offline import counted_in, stage_lines, stage_places
 from rft_data.run.outlook.places import Place, engine_places, together, trainer_place
-from rft_data.run.outlook.played import at_a_time, data_lines, explored_lines, measured_lines
+from rft_data.run.outlook.played import at_a_time, data_lines, evaluation_line, explored_lines, measured_lines
 from rft_data.run.outlook.resuming import folder_line
 from rft_data.run.outlook.verdicts import Cards, cards_in, given_cards, verdicts
 
@@ -92,6 +92,9 @@ def _arithmetic(recipe: RunRecipe, models: int) -> Iterator[Line]:
     if training is not None:
         yield from batch_lines(training)
         yield "staleness", staleness_line(training)
+        online = that_explores_and_trains(recipe)
+        if online is not None and (measured := evaluation_line(online)) is not None:
+            yield "evaluation", measured
     elif (explores := that_only_explores(recipe)) is not None:
         yield from explored_lines(explores)
     elif (measures := that_measures(recipe)) is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rft_data.core.text import size_text
 from rft_data.recipe.kinds import that_explores_and_trains, that_measures, that_only_explores
 from rft_data.recipe.modes import DataRecipe, EvalRecipe, ExploreRecipe, ExplorerRecipe
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.sections import ExplorerSection
 from rft_data.run.outlook.batches import counted, most_sampled, turn_rows
 
@@ -26,6 +27,22 @@ def explored_lines(recipe: ExploreRecipe) -> Iterator[tuple[str, str]]:
     yield "groups", f"{recipe.groups:,} groups x {counted(members, 'rollout')} = {rollouts:,} rollouts"
     yield from _sampled(recipe.explorer, rollouts)
     yield "staleness", "none: one version of the weights plays everything"
+
+
+def evaluation_line(recipe: OnlineRecipe) -> str | None:
+    """How often, and on how many tasks, an online run measures; None where it does not."""
+    asked = recipe.evaluation
+    if asked is None:
+        return None
+    times = 2 + sum(one.algorithm != "reward_model" for one in recipe.offline_stages)
+    if asked.every is not None:
+        times += (recipe.rl.steps - 1) // asked.every  # the last step is the final one
+    each = asked.limit * asked.samples
+    how = "" if asked.every is None else f", and every {counted(asked.every, 'step')}"
+    return (
+        f"at most {asked.limit:,} held-out tasks x {counted(asked.samples, 'answer')} = {each:,} rollouts, "
+        f"before the first stage, after each{how}: {counted(times, 'time')}, {each * times:,} rollouts in all"
+    )
 
 
 def measured_lines(recipe: EvalRecipe, models: int) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from rft_data.recipe.load import check_recipe, load_recipe, validate_recipe
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.section import Section
 from rft_data.recipe.shipped import FACTS, ShippedRecipe, shipped_folder, shipped_recipe, shipped_recipes
+from rft_data.run.outlook.lines import outlook_lines
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = shipped_recipes()
@@ -95,8 +96,19 @@ def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRe
         if path.suffix == ".py"
     )
     moved = {found.key for found in differences(check_recipe(one.path), check_recipe(written[0]))}
-    own = [key for key in moved if not key.endswith((".use", ".path", ".algorithm", ".render"))]
+    own = [
+        key for key in moved if not key.endswith((".use", ".path", ".algorithm", ".render", ".environment"))
+    ]
     assert [key for key in own if ".py:" not in key and "recipes." not in key] == []  # but operators' names
+
+
+@pytest.mark.usefixtures("environment", "what_a_user_has")
+def test_every_recipe_says_what_it_would_come_to() -> None:
+    for one in SHIPPED:
+        recipe = load_recipe(one.path)
+        found = {line.split(maxsplit=1)[0] for line in outlook_lines(recipe, "80GB")}
+        assert found >= {"memory", "contacts"}, one.name
+        assert ("folder" in found) is hasattr(recipe, "run_dir"), one.name
 
 
 def test_copy_brings_the_program_that_a_header_says_to_start(tmp_path: Path) -> None:

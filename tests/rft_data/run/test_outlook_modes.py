@@ -180,6 +180,15 @@ def test_exploring_and_measuring_say_their_rollouts_memory_and_disk() -> None:
     assert "task_decontamination_filter" in cleaned["cleaned"]
 
 
+def test_evaluations_of_an_online_run_are_counted() -> None:
+    found = said(shipped("quickstart", "evaluation={limit: 50, samples: 2, every: 20}", "stages.1.steps=60"))
+    assert found["evaluation"] == (
+        "at most 50 held-out tasks x 2 answers = 100 rollouts, before the first stage, after each, and every "
+        "20 steps: 5 times, 500 rollouts in all"
+    )
+    assert "evaluation" not in said(shipped("quickstart", "~evaluation"))
+
+
 def test_an_epoch_is_counted_where_tasks_can_be(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text("".join(json.dumps({"question": f"{n}?", "answer": "1"}) + "\n" for n in range(100)))
