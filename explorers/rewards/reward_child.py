@@ -37,7 +37,8 @@ def main() -> None:
     try:
         rewards = _built(request["components"])
     except (Exception, SystemExit) as err:  # noqa: BLE001 - importing a reward runs user code
-        traceback.print_exc()
+        if not isinstance(err, RftError):  # whose message says what is wrong
+            traceback.print_exc()
         kind = type(err).__name__ if isinstance(err, RftError) else "RecipeError"
         _send(channel, {"number": request["number"], "error": kind, "message": str(err) or repr(err)})
         return

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from rft_data.core.canonical import content_id
-from rft_data.core.errors import MissingExtraError, UnknownComponentError
+from rft_data.core.errors import MissingExtraError, RecipeError, RftError, UnknownComponentError
 
 T = TypeVar("T")
 
@@ -26,6 +27,7 @@ OWN_CODE = "RFT_OWN_CODE"
 
 MOVED: Mapping[str, str] = {"ops.rephrasing:rephrased": "ops.tasks.rephrasing:rephrased"}
 """Import paths in recipes of older versions, and the present paths."""
+_OURS = frozenset({"rft_data", "ops", "explorers", "trainers", "recipes"})
 _EXTRAS = {"gymnasium": "envs", "openenv": "openenv", "verifiers": "verifiers"}
 """Packages that a user's own file imports, and the extra that installs them."""
 FILE_SUFFIX = ".py"
@@ -87,10 +89,10 @@ def own_folders(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def load(path: str, kind: str) -> Any:
-    """Import what an import path leads to; an error raised inside the module passes through unchanged.
+    """Import what an import path leads to; an error raised inside a module of ours passes through unchanged.
 
     Raises: UnknownComponentError if there is no such module, file or attribute; MissingExtraError if it
-        imports the package of an extra that is not installed.
+        imports the package of an extra that is not installed; RecipeError if a module of the user's fails.
     """
     _see_own_code()
     module_name, _, attribute = MOVED.get(path, path).rpartition(":")
@@ -103,16 +105,38 @@ def load(path: str, kind: str) -> Any:
         if err.name is not None and not module_name.startswith(err.name):
             if extra := _EXTRAS.get(err.name.partition(".")[0]):
                 raise _missing(err, extra, f"{kind} '{path}'") from err
-            raise
+            if _is_ours(module_name):
+                raise
+            raise _failed(err, f"{kind} '{path}'") from err
         raise UnknownComponentError(
             f"{kind} '{path}': there is no module '{err.name}' in the recipe's folder, on PYTHONPATH or "
             "installed; put it there, or write 'folder/file.py:Class'."
         ) from err
+    except RftError:
+        raise
+    except Exception as err:  # the module is the user's
+        if _is_ours(module_name):
+            raise
+        raise _failed(err, f"{kind} '{path}'") from err
     if not hasattr(module, attribute):
         raise UnknownComponentError(
             f"{kind} '{path}': module '{module_name}' has no '{attribute}';{suggest(attribute, dir(module))}"
         )
     return getattr(module, attribute)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in _OURS and not module.endswith(FILE_SUFFIX)
+
+
+def _failed(err: Exception, why: str) -> RecipeError:
+    """A module of the user's that cannot be imported, with the line of it that failed."""
+    frames = traceback.extract_tb(err.__traceback__)
+    outside = [one for one in frames if one.filename != __file__ and not one.filename.startswith("<frozen ")]
+    place = f"{outside[0].filename}:{outside[0].lineno}: " if outside else ""
+    if isinstance(err, SyntaxError):
+        place = f"{err.filename}:{err.lineno}: "
+    return RecipeError(f"{why} cannot be imported: {place}{type(err).__name__}: {err}")
 
 
 def own_file(file: str) -> Path:

@@ -19,6 +19,9 @@ from rft_data.recipe.task_sources import REFUSED, kind_of_source
 _FEW = 12
 """So many keys are listed where an unknown one is close to none."""
 _WIDTH = 60
+_NOTHING = object()
+_NO_SECTION = frozenset({"model_type", "model_attributes_type", "dict_type"})
+"""Pydantic's words for something else where a section is wanted."""
 
 
 def located(tree: object, written: object, model: type[BaseModel], problem: ErrorDetails) -> Problem:
@@ -27,9 +30,12 @@ def located(tree: object, written: object, model: type[BaseModel], problem: Erro
     loc = _in_tree(tree, problem["loc"], to_missing=kind == "missing")
     message = problem["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        message = _refused(tree, loc) or _unknown(model, loc)
+        known_kinds = _alike(_sections(model, loc[:-1]), _at(tree, loc[:-1]))
+        message = _refused(tree, loc) or _unknown(known_kinds, model, loc)
     elif kind == "missing":
         message = _missing(model, loc)
+    elif kind in _NO_SECTION:
+        message = _no_section(written, model, loc)
     elif message.startswith("Input should "):
         message = f"{_found(written, loc)}{message.removeprefix('Input ')}"
     return Problem(loc, message)
@@ -39,23 +45,21 @@ def _refused(tree: object, loc: Loc) -> str:
     """Why a kind of source has no such key; empty for other keys and sections."""
     if "source" not in loc[:-1]:
         return ""
-    source: Any = tree
-    for part in loc[:-1]:
-        source = source[part]
+    source = _at(tree, loc[:-1])
     kind = kind_of_source(source)
     why = REFUSED.get(kind, {}).get(str(loc[-1]))
     return "" if why is None else f"source '{source['use']}' has no '{loc[-1]}': {why}"
 
 
-def _unknown(model: type[BaseModel], loc: Loc) -> str:
+def _unknown(sections: list[type[Section]], model: type[BaseModel], loc: Loc) -> str:
     key = str(loc[-1])
     if key in TRUNCATING:
         return (
             f"'{key}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "
             "does not compute, so that importance ratios would be wrong; use 'temperature'"
         )
-    known = [name for section in _sections(model, loc[:-1]) for name in section.model_fields]
-    if key in known:
+    known = [name for section in sections for name in section.model_fields]
+    if key in {name for section in _sections(model, loc[:-1]) for name in section.model_fields}:
         return "unknown key here: another kind of this section has it; remove it, or choose that kind"
     if close := suggest(key, known):
         return f"unknown key;{close}"
@@ -67,6 +71,38 @@ def _unknown(model: type[BaseModel], loc: Loc) -> str:
     )
 
 
+def _no_section(written: object, model: type[BaseModel], loc: Loc) -> str:
+    """A section is wanted, and something else is there; most often a bare name."""
+    keys = list(dict.fromkeys(name for one in _sections(model, loc) for name in one.model_fields))
+    found = _at(written, loc)
+    is_found = _found(written, loc).removesuffix("it ")
+    if isinstance(found, str) and "use" in keys:
+        return f"{is_found}a section is wanted: write {{use: {shown(found, _WIDTH)}}}"
+    of = f", with keys of {', '.join(keys)}" if keys and len(keys) <= _FEW else ""
+    return f"{is_found}a section is wanted{of}"
+
+
+def _alike(sections: list[type[Section]], node: object) -> list[type[Section]]:
+    """Of the alternatives of a union, those of the kind that `use` says; all where it says none of them."""
+    use = node.get("use") if isinstance(node, dict) else None
+    named = [
+        one for one in sections if use in get_args(getattr(one.model_fields.get("use"), "annotation", None))
+    ]
+    return named or sections
+
+
+def _at(node: Any, loc: Loc) -> Any:
+    """What is at a place; _NOTHING where there is no such place."""
+    for part in loc:
+        inside = (
+            part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        )
+        if not inside:
+            return _NOTHING
+        node = node[part]
+    return node
+
+
 def _missing(model: type[BaseModel], loc: Loc) -> str:
     said = {field_docs(section).get(str(loc[-1]), "") for section in _sections(model, loc[:-1])} - {""}
     return f"is missing. {said.pop()}" if len(said) == 1 else "is missing"
@@ -74,15 +110,12 @@ def _missing(model: type[BaseModel], loc: Loc) -> str:
 
 def _found(written: object, loc: Loc) -> str:
     """The value as it was written: what a reference brings in may be secret. Empty where a map or list is."""
-    node: Any = written
-    for part in loc:
-        inside = (
-            part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
-        )
-        if not inside:
-            return "it "
-        node = node[part]
-    return "it " if isinstance(node, dict | list) else f"found {shown(repr(node), _WIDTH)}; it "
+    node = _at(written, loc)
+    return (
+        "it "
+        if node is _NOTHING or isinstance(node, dict | list)
+        else f"found {shown(repr(node), _WIDTH)}; it "
+    )
 
 
 def _in_tree(tree: object, loc: Loc, *, to_missing: bool) -> Loc:

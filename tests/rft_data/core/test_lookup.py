@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.core.errors import MissingExtraError, UnknownComponentError
+from rft_data.core.errors import MissingExtraError, RecipeError, UnknownComponentError
 from rft_data.core.lookup import MOVED, OWN_CODE, built_in, is_import_path, load, lookup, own_code_from
 
 TABLE = {"one": 1, "two": 2}
@@ -49,8 +49,14 @@ def test_a_file_is_executed_once_and_its_classes_keep_working(
         load("mine.py:Part", "number")
     (tmp_path / "parts" / "broken.py").write_text("1 / 0")
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(
+            RecipeError,
+            match=r"number 'parts/broken\.py:Part' cannot be imported: \S+/broken\.py:1: ZeroDivisionError",
+        ):
             load("parts/broken.py:Part", "number")
+    (tmp_path / "parts" / "broken.py").write_text("x = 1\nx = = 2")
+    with pytest.raises(RecipeError, match=r"broken\.py:2: SyntaxError"):
+        load("parts/broken.py:Part", "number")
     assert is_import_path("parts/mine.py:Part")
     assert not is_import_path("parts/mine:Part")
 
@@ -79,5 +85,5 @@ def test_a_file_that_lacks_the_package_of_an_extra_is_told_which(tmp_path: Path)
     with pytest.raises(MissingExtraError, match=r"world '.*'openenv\.core'.*'rft-data\[openenv\]'"):
         load(f"{file}:World", "world")
     file.write_text("raise ModuleNotFoundError(\"No module named 'other'\", name='other')\n")
-    with pytest.raises(ModuleNotFoundError, match="other"):
+    with pytest.raises(RecipeError, match=r"world\.py:1: ModuleNotFoundError: No module named 'other'"):
         load(f"{file}:World", "world")

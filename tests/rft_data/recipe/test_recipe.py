@@ -113,6 +113,26 @@ def test_a_mistake_of_a_stage_has_the_stage_as_its_place_and_brings_no_other(tmp
             "name: r\ntrackers: []\n",
             r"unknown key here; .* monitor: write monitor: \{trackers: ...\}",
         ),
+        (
+            "selector: {use: shuffle}",
+            "selector: shuffle",
+            r"selector: found 'shuffle'; a section is wanted: write \{use: shuffle\}",
+        ),
+        (
+            "evaluation: {limit: 4}",
+            "evaluation: 4",
+            "evaluation: found 4; a section is wanted, with keys of limit",
+        ),
+        (
+            "{use: reasoning_gym, dataset: chain_sum, size: 10}",
+            "{use: stored, dataset: chain_sum}",
+            "source.dataset: unknown key here: another kind of this section has it",
+        ),
+        (
+            "{use: reasoning_gym, dataset:",
+            "{use: stored, datast:",
+            "source.datast: unknown key; there are use",
+        ),
         ("hidden_size", "breadth", "model.build.breadth: unknown key; there are use, hidden_size"),
         (
             "algorithm: grpo",

@@ -77,7 +77,7 @@ def test_recipe_without_lora_is_saved_as_it_always_was(tmp_path: Path) -> None:
         ("stages.1.lora={rank: 4}", "'rank' is not an option of PEFT's LoraConfig"),
         ("stages.2.lora={r: 4, modules_to_save: [score]}", "'modules_to_save' cannot be set here"),
         ("stages.1.teacher=models/other", r"stages\.1\.teacher: unknown key"),
-        ("stages.3.lora=16", r"stages\.3\.lora: found 16; it should be a valid dictionary"),
+        ("stages.3.lora=16", r"stages\.3\.lora: found 16; a section is wanted"),
     ],
 )
 def test_bad_lora_is_said_before_anything_is_recorded(tmp_path: Path, override: str, message: str) -> None:
