@@ -128,7 +128,7 @@ def resume(
 
         loaded = load_run(run_folder(run_dir), changes or [], of=run_dir)
         if not served_rank(loaded):
-            say(run_to_end(loaded, f"resume {run_dir}", as_json=as_json, take_over=take_over))
+            say(run_to_end(loaded, "", as_json=as_json, take_over=take_over))
 
 
 @app.command("help")

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rft_data.buffer import Buffer
 from rft_data.cli.edge import quiet
@@ -18,8 +18,8 @@ from rft_data.core.scratch import on_store
 from rft_data.core.version import __version__
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.conductor import conduct
-from rft_data.run.report import OnlineSummary, next_steps, table
 from rft_data.run.start import run_recipe
+from rft_data.run.summary_text import next_steps, table
 from trainers.ranks.follower import served_torchrun
 
 log = logging.getLogger(__name__)
@@ -28,27 +28,27 @@ log = logging.getLogger(__name__)
 def run_to_end(recipe: RunRecipe, again: str, *, as_json: bool = False, take_over: bool = False) -> str:
     """Run or continue; returns the text for stdout.
 
-    Args: again: the command that names this recipe. as_json: the summary for programs. take_over: also a run
-        that is at work on another machine.
+    Args: again: the command that names this recipe; empty if none does. as_json: the summary for programs.
+        take_over: also a run that is at work on another machine.
     """
     directory, buffer, named = recipe.folder, recipe.buffer.uri, recipe.run_dir
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, named)
     with following(directory, quiet=quiet()):
         act = conduct if recipe.placement.use == "ray" else run_recipe
         summary = act(recipe, take_over=take_over)
-    if as_json or "pictures" not in summary:
+    if as_json:
         return json.dumps(summary, indent=1)
-    found = cast("OnlineSummary", summary)
+    found = cast("dict[str, Any]", summary)
     return "\n".join(
         [
             f"run       {recipe.name} in {directory}, rft-data {__version__}",
             "",
             table(found),
             *([f"model     {found['model']}"] if "model" in found else []),
-            f"pictures  {', '.join(found['pictures'])}",
+            *([f"pictures  {', '.join(found['pictures'])}"] if found.get("pictures") else []),
             f"summary   {directory / 'summary.json'}",
             "",
-            next_steps(program(), again, named, buffer),
+            next_steps(program(), again, named, buffer, found.get("buffer_rows", {})),
         ]
     )
 

@@ -1,11 +1,10 @@
-"""What a finished run shows: two pictures, a table, and commands to look further."""
+"""What the summary of a finished run has beside its results: pictures, counts of tokens, versions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,28 +15,6 @@ from rft_data.core.words import MetricRole
 
 Rates = Mapping[str, Mapping[str, float]]
 """Shares in [0, 1] by the model that was measured, then by name."""
-
-
-class OnlineSummary(TypedDict):
-    """The part of an online run's summary that is shown."""
-
-    heldout_accuracy: Mapping[str, float]
-    heldout_reward: NotRequired[Mapping[str, Mapping[str, float | None]]]
-    """Not in summaries of 0.6.0."""
-    heldout_parts: NotRequired[Rates]
-    """Mean of each reward component. Not in summaries of 0.6.0."""
-    best: NotRequired[Mapping[str, object]]
-    """Not in summaries of 0.6.0; empty where nothing was measured during the online stage."""
-    by_difficulty: Rates
-    pass_at_k: Rates
-    groups: Mapping[str, int]
-    buffer_rows: Mapping[str, int]
-    seconds: Mapping[str, float]
-    tokens: NotRequired[Mapping[str, int]]
-    """See `token_counts`. Not in summaries of 0.6.0."""
-    model: NotRequired[str]
-    """Since 0.5.0."""
-    pictures: Sequence[str]
 
 
 def draw(metrics: pa.Table, run_id: str, by_difficulty: Rates, directory: Path) -> list[str]:
@@ -102,82 +79,6 @@ def token_counts(metrics: pa.Table, run_id: str) -> dict[str, int]:
     )
     by_step = dict(zip(trained["step"].to_pylist(), trained["value"].to_pylist(), strict=True))
     return {"sampled": int(pc.sum(sampled["value"]).as_py() or 0), "trained": int(sum(by_step.values()))}
-
-
-def table(summary: OnlineSummary) -> str:
-    """The run's results as plain text."""
-    accuracy = summary["heldout_accuracy"]
-    lines = _accuracy_lines(summary) if accuracy else ["nothing was measured: the recipe has no 'evaluation'"]
-    groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
-    seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
-    rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
-    tokens = [f"{name} {count}" for name, count in summary.get("tokens", {}).items()]
-    counted = [f"tokens    {', '.join(tokens)}"] if tokens else []
-    return "\n".join(
-        [*lines, "", f"groups    {groups}", f"buffer    {rows}", *counted, f"wall time {seconds}"]
-    )
-
-
-def _accuracy_lines(summary: OnlineSummary) -> list[str]:
-    """What was measured on held-out tasks, a column for each model."""
-    accuracy, stages = summary["heldout_accuracy"], summary["by_difficulty"]
-    classes = sorted({name for rates in stages.values() for name in rates})
-    width = max(len(name) for name in [*classes, "held-out accuracy"])
-    lines = [f"{'held-out accuracy':<{width}}" + "".join(f"{stage:>9}" for stage in accuracy)]
-    for name in classes:
-        lines.append(
-            f"{name:<{width}}" + "".join(f"{100 * stages[s].get(name, 0.0):>8.1f}%" for s in accuracy)
-        )
-    lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
-    for stage, shares in summary["pass_at_k"].items():
-        lines.append(f"pass@k {stage}: " + ", ".join(f"{k}: {100 * v:.1f}%" for k, v in shares.items()))
-    return lines + _reward_lines(summary, width)
-
-
-def _reward_lines(summary: OnlineSummary, width: int) -> list[str]:
-    """Mean rewards with their standard errors below the accuracies, and the best weights."""
-    found = summary.get("heldout_reward", {})
-    lines = []
-    for name, key in (("mean reward", "reward"), ("standard error", "reward_error")):
-        values = [found.get(model, {}).get(key) for model in summary["heldout_accuracy"]]
-        if any(value is not None for value in values):
-            shown = ["-" if value is None else f"{value:.3f}" for value in values]
-            lines.append(f"{name:<{width}}" + "".join(f"{text:>9}" for text in shown))
-    lines += _part_lines(summary, width)
-    if best := summary.get("best"):
-        lines.append(
-            f"best: step {best['step']}, {100 * float(str(best['pass_rate'])):.1f}% pass, {best['model']}"
-        )
-    return lines
-
-
-def _part_lines(summary: OnlineSummary, width: int) -> list[str]:
-    """A line for each reward component, where there are several: the reward does not tell them apart."""
-    found = summary.get("heldout_parts", {})
-    names = sorted({name for parts in found.values() for name in parts})
-    if len(names) < 2:
-        return []
-    lines = []
-    for name in names:
-        values = [found.get(model, {}).get(name) for model in summary["heldout_accuracy"]]
-        shown = "".join(f"{'-' if value is None else f'{value:.3f}':>9}" for value in values)
-        lines.append(f"{name.rpartition(':')[2]:<{width}}{shown}")
-    return lines
-
-
-def next_steps(program: str, again: str, run_dir: str, buffer: str) -> str:
-    """Commands to look further; `again` is the command that started the run."""
-    return "\n".join(
-        [
-            "look further:",
-            f"  {program} status {run_dir}",
-            f"  {program} buffer info {buffer}",
-            f"  {program} buffer head {buffer} --table experiences -n 3",
-            f"  {program} buffer head {buffer} --table annotations -n 8",
-            f"  {program} {again} --fresh   # again, from the start",
-            f"  {program} resume {run_dir}   # continue a run that was stopped",
-        ]
-    )
 
 
 def package_versions() -> dict[str, str]:

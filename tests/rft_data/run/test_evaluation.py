@@ -23,8 +23,8 @@ from rft_data.run.build import shaping_pipeline
 from rft_data.run.evaluations import StepEvaluations, measure
 from rft_data.run.folder import Run
 from rft_data.run.parts import Heldout
-from rft_data.run.report import table
 from rft_data.run.start import run_recipe
+from rft_data.run.summary_text import table
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.test_online import write_recipe
 
