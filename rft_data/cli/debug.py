@@ -1,4 +1,4 @@
-"""`rft debug`: one thing of a recipe, once, with everything shown."""
+"""`rft debug`: one thing of a recipe, with everything shown; with `--more` then further ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rft_data.cli.debug_more import More, conversation, each
+from rft_data.cli.debug_more import completion as completion_of
 from rft_data.cli.edge import Json, edge, show
 from rft_data.cli.recipe_path import Overrides, RecipePath
 
@@ -15,7 +17,7 @@ Which = Annotated[
     str | None, typer.Option("--task", help="A task's id, or its place from 0; else the first task.")
 ]
 
-debug_app = typer.Typer(help="One thing, once, with everything shown.", no_args_is_help=True)
+debug_app = typer.Typer(help="One thing, with everything shown.", no_args_is_help=True)
 
 
 @debug_app.command()
@@ -26,37 +28,69 @@ def template(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the template: enable_thinking=false ...")
     ] = None,
+    more: More = False,
     as_json: Json = False,
 ) -> None:
-    """Whether conversations of many turns stay one row with a model's chat template, and where they break."""
+    """Whether conversations of many turns stay one row with a model's chat template, and where they break.
+
+    A line of stdin is a JSON list of messages, which is shown as the template writes it.
+    """
     with edge():
         from explorers.conversations.certificate import certify
         from explorers.conversations.template import ChatTemplate
+        from rft_data.cli.debug_text import rendered_text
         from rft_data.core.lookup import need
 
         transformers = need("transformers", "train", "a chat template")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-        given = dict(_argument(text) for text in arguments or [])
-        found = certify(ChatTemplate(tokenizer, given))
-        value = {"prefix_preserving": found.prefix_preserving, **asdict(found)}
-        show(value, "\n".join(found.lines), as_json=as_json)
+        used = ChatTemplate(
+            transformers.AutoTokenizer.from_pretrained(model),
+            dict(_argument(text) for text in arguments or []),
+        )
+
+        def answer(line: str | None) -> None:
+            if line is None:
+                found = certify(used)
+                value = {"prefix_preserving": found.prefix_preserving, **asdict(found)}
+                show(value, "\n".join(found.lines), as_json=as_json)
+                return
+            text = used.text(*conversation(line), opened=True)
+            ids = used.ids(text)
+            show({"text": text, "ids": ids}, rendered_text(text, ids), as_json=as_json)
+
+        each(None, answer, more=more, wanted="messages as JSON")
 
 
 @debug_app.command()
-def task(recipe: RecipePath, overrides: Overrides = None, which: Which = None, as_json: Json = False) -> None:
-    """A task as the model will see it: messages, the template's text, ids; and its answer and metadata."""
+def task(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    which: Which = None,
+    more: More = False,
+    as_json: Json = False,
+) -> None:
+    """A task as the model will see it: messages, the template's text, ids; and its answer and metadata.
+
+    A line of stdin is the id or the place of another task.
+    """
     with edge():
         from rft_data.cli.debug_text import task_text
         from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process
-        from rft_data.run.debug.chosen import chosen_task, explored, rendered
+        from rft_data.run.debug.chosen import explored, one_of, recipe_tasks, recipe_tokenizer, seen
 
         prepare_process()
         loaded = explored(load_recipe(recipe, overrides or []))
-        found = chosen_task(loaded, which)
-        prompt = rendered(loaded, found)
-        value = {"task_id": found.task_id, **asdict(found), "prompt": asdict(prompt)}
-        show(value, task_text(found, prompt), as_json=as_json)
+        tasks = recipe_tasks(loaded)
+        one_of(tasks, which)  # said before a tokenizer is loaded
+        tokenizer = recipe_tokenizer(loaded)
+
+        def answer(line: str | None) -> None:
+            found = one_of(tasks, line)
+            prompt = seen(loaded, tokenizer, found)
+            value = {"task_id": found.task_id, **asdict(found), "prompt": asdict(prompt)}
+            show(value, task_text(found, prompt), as_json=as_json)
+
+        each(which, answer, more=more, wanted="a task's id or place")
 
 
 @debug_app.command()
@@ -65,19 +99,29 @@ def reward(
     overrides: Overrides = None,
     completion: Annotated[str, typer.Option(help="The answer to score.")] = "",
     which: Which = None,
+    more: More = False,
     as_json: Json = False,
 ) -> None:
-    """The recipe's reward for one completion of one task, with every part. No model is loaded."""
+    """The recipe's reward for one completion of one task, with every part. No model is loaded.
+
+    A line of stdin is another completion, as text or as a JSON string. When the file of a reward
+    (./file.py:name) changes in between, it is read again.
+    """
     with edge():
         from rft_data.cli.debug_text import reward_text
         from rft_data.recipe.load import load_recipe
         from rft_data.run.debug.chosen import chosen_task, explored
-        from rft_data.run.debug.rewarding import rewarded
+        from rft_data.run.debug.rewarding import KeptRewards
 
         loaded = explored(load_recipe(recipe, overrides or []))
         found = chosen_task(loaded, which)
-        scored = rewarded(loaded, found, completion)
-        show({"task_id": found.task_id, **scored}, reward_text(found, scored), as_json=as_json)
+        with KeptRewards(loaded) as rewards:
+
+            def answer(line: str | None) -> None:
+                scored = rewards.score(found, completion if line is None else completion_of(line))
+                show({"task_id": found.task_id, **scored}, reward_text(found, scored), as_json=as_json)
+
+            each(None, answer, more=more, wanted="a completion")
 
 
 @debug_app.command()
@@ -88,20 +132,28 @@ def op(
         list[str] | None, typer.Argument(help="Arguments of the operator: min_std=0.1 ...")
     ] = None,
     group: Annotated[str | None, typer.Option(help="A group id; else the first group.")] = None,
+    more: More = False,
     as_json: Json = False,
 ) -> None:
-    """What an operator says about each row of a stored group; writes nothing."""
+    """What an operator says about each row of a stored group; writes nothing.
+
+    A line of stdin is the id of another group.
+    """
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.cli.debug_text import verdict_text
         from rft_data.run.build import prepare_process
-        from rft_data.run.debug.judging import judged
+        from rft_data.run.debug.judging import judging
 
         prepare_process()
         given = dict(_argument(text) for text in arguments or [])
-        with Buffer(buffer, read_only=True) as opened:
-            found = judged(opened, name, given, group)
-        show(found, "\n\n".join(map(verdict_text, found)), as_json=as_json)
+        with Buffer(buffer, read_only=True) as opened, judging(opened, name, given) as judge:
+
+            def answer(line: str | None) -> None:
+                found = judge(line)
+                show(found, "\n\n".join(map(verdict_text, found)), as_json=as_json)
+
+            each(group, answer, more=more, wanted="a group id")
 
 
 @debug_app.command()
@@ -110,18 +162,28 @@ def engine(
     overrides: Overrides = None,
     which: Which = None,
     rollouts: Annotated[int, typer.Option(min=1, help="How many rollouts of the task.")] = 1,
+    more: More = False,
     as_json: Json = False,
 ) -> None:
-    """Play a task with the recipe's engine, workflow, rewards and operators: every token, every part."""
+    """Play a task with the recipe's engine, workflow, rewards and operators: every token, every part.
+
+    A line of stdin is the id or the place of another task of the same taskset.
+    """
     with edge():
         from rft_data.cli.debug_text import played_text
         from rft_data.recipe.load import load_recipe
-        from rft_data.run.debug.chosen import chosen_task, explored
-        from rft_data.run.debug.playing import played
+        from rft_data.run.debug.chosen import explored, one_of, recipe_tasks
+        from rft_data.run.debug.playing import playing
 
         loaded = explored(load_recipe(recipe, overrides or []))
-        found = played(loaded, chosen_task(loaded, which), rollouts)
-        show([asdict(row) for row in found], "\n\n".join(map(played_text, found)), as_json=as_json)
+        tasks = recipe_tasks(loaded)
+        with playing(loaded, one_of(tasks, which), rollouts) as play:
+
+            def answer(line: str | None) -> None:
+                rows = play(one_of(tasks, line))
+                show([asdict(row) for row in rows], "\n\n".join(map(played_text, rows)), as_json=as_json)
+
+            each(which, answer, more=more, wanted="a task's id or place")
 
 
 def _argument(text: str) -> tuple[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,13 @@ def task_text(task: Task, prompt: Prompt) -> str:
     lines += [f"  {one['role']}: {escaped(str(one['content']))}" for one in prompt.messages]
     if not prompt.ids:
         return "\n".join([*lines, "", "the endpoint gets these messages, and renders them itself"])
-    lines += ["", "prompt, as the template makes it:", *(f"  {line}" for line in prompt.text.split("\n"))]
-    return "\n".join([*lines, "", f"{len(prompt.ids)} tokens: {' '.join(map(str, prompt.ids))}"])
+    return "\n".join([*lines, "", rendered_text(prompt.text, prompt.ids)])
+
+
+def rendered_text(text: str, ids: Sequence[int]) -> str:
+    """A prompt as text and as ids."""
+    lines = ["prompt, as the template makes it:", *(f"  {line}" for line in text.split("\n"))]
+    return "\n".join([*lines, "", f"{len(ids)} tokens: {' '.join(map(str, ids))}"])
 
 
 def reward_text(task: Task, scored: Mapping[str, Any]) -> str:

@@ -67,17 +67,17 @@ def _edge(again: str) -> Iterator[None]:
         say(f"{err}. {again}".strip(), err=True)
         raise typer.Exit(err.exit_code) from err
     except RftError as err:
-        _failed(err)
+        told(err)
         raise typer.Exit(err.exit_code) from err
     except OSError as err:
-        _failed(err)
+        told(err)
         raise typer.Exit(1) from err
     except KeyboardInterrupt as err:
         say(f"stopped. {again}".strip(), err=True)
         raise typer.Exit(INTERRUPTED) from err
 
 
-def _failed(err: Exception) -> None:
+def told(err: Exception) -> None:
     """Say what failed; with `rft -v` also where in the code."""
     if _said.verbose:
         say("".join(traceback.format_exception(err)), err=True)

@@ -36,19 +36,11 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
 
     Raises: what `ExploreLoop.run` raises.
     """
-    run, roles = parts.run, parts.roles
+    run = parts.run
     run.buffer.add_tasks(parts.tasks.all)
     with ExitStack() as opened:
-        opened.enter_context(closing(parts.closer.pipeline))
-        placement = roles.open(opened)
-        fleet = roles.start_fleet(placement, run.versions, opened, whole_rounds=False)
-        if not run.versions.published():
-            with roles.offline(placement) as offline:
-                publish_model(run.versions, offline, parts.model)
-        fleet.publish(run.versions.published()[-1])
-        fleet.settle()
-        exploring = _resumed(parts, fleet)
-        costs = EndpointCosts(fleet) if isinstance(parts.model, ServedModel) else None
+        exploring = start_exploring(parts, opened)
+        costs = EndpointCosts(exploring.fleet) if isinstance(parts.model, ServedModel) else None
         hub = _serve(parts, opened)
         ExploreLoop(
             exploring=exploring,
@@ -72,6 +64,20 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         "recipe_hash": run.hash,
         "versions": package_versions(),
     }
+
+
+def start_exploring(parts: ExploreParts, opened: ExitStack) -> Exploring:
+    """Start the explorers with the model; they, and the operators, end with `opened`."""
+    run, roles = parts.run, parts.roles
+    opened.enter_context(closing(parts.closer.pipeline))
+    placement = roles.open(opened)
+    fleet = roles.start_fleet(placement, run.versions, opened, whole_rounds=False)
+    if not run.versions.published():
+        with roles.offline(placement) as offline:
+            publish_model(run.versions, offline, parts.model)
+    fleet.publish(run.versions.published()[-1])
+    fleet.settle()
+    return _resumed(parts, fleet)
 
 
 def _progress(control: RunControl, costs: EndpointCosts | None, done: int, total: int) -> None:

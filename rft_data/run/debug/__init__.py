@@ -1,1 +1,1 @@
-"""One thing of a recipe, once, with everything shown: a task, a reward, an operator, a rollout."""
+"""One thing of a recipe, with everything shown: a task, a reward, an operator, a rollout."""

@@ -47,17 +47,26 @@ def explored(recipe: Recipe) -> ExplorerRecipe:
 
 
 def chosen_task(recipe: TasksRecipe, which: str | None) -> Task:
-    """The task with an id, or the task at a place (from 0), or the first.
+    """The task of a recipe with an id, or at a place (from 0), or the first.
 
     Raises: RecipeError when there is none; what reading the tasks raises.
     """
+    return one_of(recipe_tasks(recipe), which)
+
+
+def recipe_tasks(recipe: TasksRecipe) -> list[Task]:
+    """Every task of a recipe, in order. Raises: what reading them raises."""
     with ExitStack() as stack:
         there = Path(recipe.buffer.uri).is_dir()
         buffer = stack.enter_context(Buffer(recipe.buffer.uri, read_only=True)) if there else None
-        tasks = [task for one in recipe.tasks for task in build.taskset_tasks(one, buffer, recipe.name)]
+        return [task for one in recipe.tasks for task in build.taskset_tasks(one, buffer, recipe.name)]
+
+
+def one_of(tasks: Sequence[Task], which: str | None) -> Task:
+    """The task with an id, or the task at a place (from 0), or the first. Raises: RecipeError."""
     found = [task for task in tasks if task.task_id == which]
     if not found and (which is None or which.isdecimal()):
-        found = tasks[int(which or 0) :]
+        found = list(tasks[int(which or 0) :])
     if not found:
         raise RecipeError(
             f"the recipe has no task '{which}'; give an id, or a place from 0 to {len(tasks) - 1}."

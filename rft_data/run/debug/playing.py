@@ -1,18 +1,28 @@
-"""One group of rollouts of one task: a run of mode `explore` in a temporary folder, and what it stored."""
+"""Groups of rollouts, a task at a time: a run of mode `explore` in a temporary folder, and what it stored."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
+from rft_data.loop.explore_only import ExploreLoop
+from rft_data.loop.exploring import Exploring
+from rft_data.recipe.extras import check_extras
 from rft_data.recipe.modes import ExploreRecipe, ExplorerRecipe
+from rft_data.run import assembly, build
+from rft_data.run.control import RunControl
 from rft_data.run.debug.chosen import played_model, played_tokenizer
-from rft_data.run.start import run_recipe
+from rft_data.run.explore import start_exploring
+from rft_data.run.folder import Run
+from rft_data.run.parts import ExploreParts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,17 +58,54 @@ _COLUMNS = (
 _VERDICT = ("verdict", "dropped_by", "reason", "advantage", "shaped_reward")
 
 
-def played(recipe: ExplorerRecipe, task: Task, rollouts: int) -> list[PlayedRow]:
-    """Play a task with the recipe's engine, workflow, rewards and operators; nothing is kept on the disk.
+Play = Callable[[Task], list[PlayedRow]]
+"""Plays a task; the rows of its group. Raises: RecipeError for a task of another taskset; EngineError."""
 
-    Raises: what the run raises.
+
+@contextmanager
+def playing(recipe: ExplorerRecipe, first: Task, rollouts: int) -> Iterator[Play]:
+    """The recipe's engine, workflow, rewards and operators for the taskset of `first`, started once.
+
+    Nothing is kept on the disk. Raises: what starting a run raises.
     """
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
+    with ExitStack() as opened:
+        root = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         model = played_model(recipe, root)
-        run_recipe(_explore_recipe(recipe, task, rollouts, model, root))
-        with Buffer(root / "buffer", read_only=True) as buffer:
-            return stored_rows(buffer, played_tokenizer(recipe, model))
+        small = _explore_recipe(recipe, first, rollouts, model, root)
+        check_extras(small)
+        build.prepare_process()
+        run = opened.enter_context(closing(Run(small)))
+        opened.enter_context(RunControl(run.directory))
+        parts = assembly.explore_parts(small, run)
+        run.begin()
+        exploring = start_exploring(parts, opened)
+        tokenizer = played_tokenizer(recipe, model)
+
+        def play(task: Task) -> list[PlayedRow]:
+            if task.taskset != first.taskset:
+                raise RecipeError(
+                    f"task {task.task_id} is of taskset '{task.taskset}', and the rewards that are built are "
+                    f"those of '{first.taskset}'; play it with a call of its own: --task {task.task_id}."
+                )
+            before = run.buffer.counts()["experiences"]
+            _play_next(parts, exploring, task)
+            return stored_rows(run.buffer, tokenizer)[before:]
+
+        yield play
+
+
+def _play_next(parts: ExploreParts, exploring: Exploring, task: Task) -> None:
+    """Play one group of a task and close it. Raises: EngineError when it failed."""
+    parts.run.buffer.add_tasks([task])
+    parts.dispatcher.tasks = {task.key: task}
+    parts.dispatcher.give_back([task.key], blamed=False)
+    ExploreLoop(
+        exploring=exploring,
+        groups=exploring.closed + 1,
+        checkpoint_every=1,
+        checkpoints=parts.checkpoints,
+        on_progress=lambda done, total: None,
+    ).run()
 
 
 def stored_rows(buffer: Buffer, tokenizer: PreTrainedTokenizerBase) -> list[PlayedRow]:

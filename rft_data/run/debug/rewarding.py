@@ -1,24 +1,56 @@
-"""A recipe's reward for one completion of one task."""
+"""A recipe's reward for completions, one at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+import logging
+from contextlib import ExitStack, closing
+from types import TracebackType
 
 from explorers.limits import recipe_limits
 from explorers.rewards.composition import RewardColumns
-from explorers.rewards.scoring import make_rewards
+from explorers.rewards.scoring import Rewards, make_rewards
+from rft_data.core.lookup import FILE_SUFFIX, own_file
 from rft_data.core.rows import Task
 from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.run.programs import SandboxPlace, rewards_in_sandbox
 
+log = logging.getLogger(__name__)
 
-def rewarded(recipe: ExplorerRecipe, task: Task, completion: str) -> RewardColumns:
-    """The reward columns of a row with this completion: `reward`, `reward_parts`, `unscored_reason`.
 
-    Raises: what building a reward raises; SandboxError.
-    """
-    section = recipe.explorer
-    limits = recipe_limits(section.limits, section.group_size)
-    with closing(make_rewards(rewards_in_sandbox(section, SandboxPlace()), limits)) as rewards:
-        return asyncio.run(rewards.score(task, completion))
+class KeptRewards:
+    """A recipe's rewards, built once, and anew when a file of theirs has changed; a context manager."""
+
+    def __init__(self, recipe: ExplorerRecipe) -> None:
+        """Nothing is built before the first completion."""
+        self._section = recipe.explorer
+        paths = (one.use.rpartition(":")[0] for one in self._section.reward)
+        self._files = [own_file(path) for path in paths if path.endswith(FILE_SUFFIX)]
+        self._built: tuple[Rewards, list[int]] | None = None
+        self._opened = ExitStack()
+        self._loop = asyncio.Runner()
+
+    def score(self, task: Task, completion: str) -> RewardColumns:
+        """The reward columns of a row with this completion: `reward`, `reward_parts`, `unscored_reason`.
+
+        Raises: what building a reward raises; SandboxError.
+        """
+        changed = [path.stat().st_mtime_ns if path.is_file() else 0 for path in self._files]
+        if self._built is None or self._built[1] != changed:
+            if self._built is not None:
+                log.info("a file of the rewards has changed; they are built anew")
+                self._built = None
+                self._opened.close()
+            limits = recipe_limits(self._section.limits, self._section.group_size)
+            made = make_rewards(rewards_in_sandbox(self._section, SandboxPlace()), limits)
+            self._built = self._opened.enter_context(closing(made)), changed
+        return self._loop.run(self._built[0].score(task, completion))
+
+    def __enter__(self) -> KeptRewards:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+        self._loop.close()

@@ -1,13 +1,22 @@
 """`rft debug`: one task, one reward, one operator, one rollout, with everything shown."""
 
 import json
+import logging
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
+from rft_data.cli.app import app
+from rft_data.core.errors import UnknownComponentError
 from rft_data.core.rows import Task
+from rft_data.recipe import load_recipe
+from rft_data.run.debug.chosen import explored
 from rft_data.run.debug.playing import scoring, task_section
+from rft_data.run.debug.rewarding import KeptRewards
 from tests.explorers.engines.chat_server import ChatServer, completion
 from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.conftest import make_experience
@@ -44,6 +53,11 @@ def recipe(tmp_path: Path) -> str:
     return str(tmp_path / "small.yaml")
 
 
+def rft_more(stdin: str, *arguments: str) -> Result:
+    """`rft debug ... --more --json` with lines on stdin."""
+    return CliRunner().invoke(app, ["debug", *arguments, "--more", "--json"], input=stdin)
+
+
 def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
     done = rft("debug", "reward", recipe, "--completion", "#### 3", "--task", "2")
     assert (
@@ -53,11 +67,32 @@ def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
     assert "answer   3" in done.stdout
     found = json.loads(rft("debug", "reward", recipe, "--completion", "so 1 #### 2.", "--json").stdout)
     assert found["reward_parts"]["exact_answer"] == 0.0
+    more = rft_more('#### 1\n\n"so\\n#### 1"\n"#\n5\n', "reward", recipe, "--completion", "#### 7")
+    assert [json.loads(line)["reward"] for line in more.stdout.splitlines()] == [0.5, 1.5, 1.5, 0.0]
+    assert more.stderr.startswith("error: a line that begins with a double quote is a JSON string")
+    assert more.exit_code == 0
     wrong = rft("debug", "reward", recipe, "--task", "17x")
     assert (wrong.exit_code, "has no task '17x'; give an id, or a place from 0 to 3" in wrong.stderr) == (
         2,
         True,
     )
+
+
+def test_a_reward_whose_file_changes_is_read_again_and_else_kept(recipe: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import os\n\ndef own(task, completion):\n    return float(os.getpid())\n")
+    loaded = explored(load_recipe(Path(recipe), [f"explorer.reward=[{{use: '{file}:own'}}]"]))
+    task = Task("a", ({"role": "user", "content": "1"},), "1")
+    with KeptRewards(loaded) as rewards:
+        processes = {rewards.score(task, "x")["reward"] for _ in range(6)}
+        assert len(processes) < 6, "they stay"
+        file.write_text("def own(task, completion):\n    return 0.25\n")
+        assert rewards.score(task, "y")["reward"] == 0.25
+        file.unlink()
+        with pytest.raises(UnknownComponentError, match=r"there is no file .*mine\.py"):
+            rewards.score(task, "y")
+        file.write_text("def own(task, completion):\n    return 0.75\n")
+        assert rewards.score(task, "y")["reward"] == 0.75
 
 
 def test_a_recipe_that_plays_nothing_is_refused() -> None:
@@ -74,6 +109,10 @@ def test_task_is_shown_as_the_model_will_see_it(recipe: str) -> None:
     assert found["metadata"] == {"level": 1}
     text = rft("debug", "task", recipe, "--task", found["task_id"]).stdout
     assert f"{len(found['prompt']['ids'])} tokens: {found['prompt']['ids'][0]} " in text
+    more = rft_more("1\n17x\n0\n", "task", recipe, "--task", "3")
+    asked = [json.loads(line)["messages"][0]["content"] for line in more.stdout.splitlines()]
+    assert asked == ["3 + 1 =", "1 + 1 =", "0 + 1 ="]
+    assert "has no task '17x'" in more.stderr
 
 
 @pytest.mark.slow
@@ -89,17 +128,29 @@ def test_operator_says_what_it_does_with_a_stored_group(tmp_path: Path) -> None:
     assert "verdict" in rft("debug", "op", "pass_rate_mapper", "--buffer", str(tmp_path / "b")).stdout
     wrong = rft("debug", "op", "reward_range_filter", "least=1", "--buffer", str(tmp_path / "b"))
     assert (wrong.exit_code, "unknown argument" in wrong.stderr) == (2, True)
+    with Buffer(tmp_path / "b", read_only=True) as buffer:
+        groups = sorted(set(buffer.read("experiences")["group_id"].to_pylist()))
+    more = rft_more("none\n" + "\n".join(groups), "op", "pass_rate_mapper", "--buffer", str(tmp_path / "b"))
+    assert [len(json.loads(line)) for line in more.stdout.splitlines()] == [8] * (1 + len(groups))
+    assert "has no group none" in more.stderr
     missing = rft("debug", "op", "pass_rate_mapper", "--buffer", str(tmp_path / "b"), "--group", "none")
     assert "has no group none" in missing.stderr
 
 
 @pytest.mark.slow
-def test_engine_plays_a_task_and_shows_tokens_with_logprobs(recipe: str, tmp_path: Path) -> None:
-    done = rft("debug", "engine", recipe, "--task", "2", "--rollouts", "2", "--json")
+def test_engine_plays_a_task_and_shows_tokens_with_logprobs(
+    recipe: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    done = rft_more("17x\n3\n", "engine", recipe, "--task", "2", "--rollouts", "2")
     assert done.exit_code == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert len(rows) == 2
-    for row in rows:
+    assert "has no task '17x'" in done.stderr
+    asked = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [len(rows) for rows in asked] == [2, 2], "each shows its own rows"
+    prompts = ["".join(one["text"] for one in rows[0]["tokens"] if one["logprob"] is None) for rows in asked]
+    assert ["2 + 1 =" in prompts[0], "3 + 1 =" in prompts[1]] == [True, True]
+    assert caplog.text.count("starting 1 explorer(s)") == 1, "the engine is kept"
+    for row in chain(*asked):
         sampled = [token for token in row["tokens"] if token["logprob"] is not None]
         assert 1 <= len(sampled) <= 6
         assert all(token["logprob"] <= 0 for token in sampled)
