@@ -32,17 +32,18 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until the run ends.")] = False,
     every: Annotated[float, typer.Option(min=0.2, help="Seconds between refreshes.")] = 2.0,
 ) -> None:
-    """What a run is doing: reads its folder and its buffer, also beside a running owner."""
+    """What a run is doing: reads its folder and its buffer, or asks its hub (`hub://...`, RFT_HUB_TOKEN)."""
     with edge():
         from rft_data.cli.status_text import status_text
         from rft_data.reading.patience import patiently
         from rft_data.run.mirror import run_folder
+        from rft_data.run.seen_by_hub import hub_copy
         from rft_data.run.status import open_buffer, run_status
 
         buffer = None
         try:
             while True:
-                folder = run_folder(run_dir)
+                folder = hub_copy(run_dir) if run_dir.startswith("hub://") else run_folder(run_dir)
                 buffer = buffer or (open_buffer(folder) if watch else None)
                 found = patiently(partial(run_status, folder, buffer=buffer))
                 _show(found, json.dumps(found.as_json()) if as_json else status_text(found), as_json, watch)

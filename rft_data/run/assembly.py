@@ -47,6 +47,7 @@ from rft_data.run.parts import (
     TrainParts,
 )
 from rft_data.run.programs import rewards_in_sandbox
+from rft_data.run.record import SHOWN
 from rft_data.run.role_specs import explorer_specs, trainer_place, trainer_spec, weights_way
 from rft_data.run.roles import Roles
 from rft_data.run.served_front import ab_settings
@@ -203,7 +204,7 @@ def _roles(
         deadlines=recipe.deadlines,
         feedback_port=recipe.feedback_port,
         way=weights_way(recipe, run),
-        folders=RunFolders(run.directory, [model for model in models if isinstance(model, Path)]),
+        folders=RunFolders(run.directory, [model for model in models if isinstance(model, Path)], SHOWN),
         other_hub=run.hub,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rft_data.core.errors import MissingFileError, StalledError
-from rft_data.core.files import write_text
+from rft_data.core.files import MANIFEST_FILE, write_text
 from rft_data.core.lock import holder
 from rft_data.core.words import RunState, StopRequest, member
 
@@ -21,8 +21,10 @@ RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop",
 HUB_FILE = "hub.json"
 RECIPE_FILE = "recipe.json"
 """The resolved recipe; a folder with it is a run's."""
+SHOWN = (RECORD_FILE, RECIPE_FILE, f"checkpoints/*/{MANIFEST_FILE}")
+"""The files that this module and `status.py` read."""
 COPY_FILE = ".copy-of"
-"""File of a folder that is a copy of a part of a run on an object store; it holds the run's URL."""
+"""File of a folder that is a copy of a part of a run elsewhere; it holds the run's URL, or its hub's."""
 SILENT_S = 30.0
 """A run writes its record every second; one that wrote none for so many seconds is `silent`."""
 STORED_SILENT_S = 90.0

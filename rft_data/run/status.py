@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.compute as pc
 
@@ -25,6 +25,7 @@ from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.filters import And, Compare, In
 from rft_data.core.words import ADMITTED, GroupState, MetricRole
 from rft_data.run.record import COPY_FILE, RECIPE_FILE, Standing, standing
+from rft_data.run.seen_by_hub import hub_client
 from rft_data.run.watch.metrics_log import ELAPSED_S, VERSION
 
 _LAST_ROWS = 4000
@@ -135,9 +136,9 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
     finally:
         if opened is not None and buffer is None:
             opened.close()
-    disk = shutil.disk_usage(run_dir)
+    disk, copied = shutil.disk_usage(run_dir), (run_dir / COPY_FILE).is_file()
     return RunStatus(
-        run_dir=str(recipe.get("run_dir", "")) if (run_dir / COPY_FILE).is_file() else str(run_dir),
+        run_dir=str(recipe.get("run_dir", "")) if copied else str(run_dir),
         run_id=str(recipe.get("name", run_dir.name)),
         standing=now,
         steps=_steps(recipe),
@@ -159,7 +160,10 @@ def stored_run_id(run_dir: Path) -> str:
 
 
 def open_buffer(run_dir: Path) -> Buffer | None:
-    """The run's buffer, for reading; None while it has none."""
+    """The run's buffer, for reading, or its hub; None while it has none."""
+    copied = run_dir / COPY_FILE
+    if copied.is_file() and (address := copied.read_text()).startswith("hub://"):
+        return cast("Buffer", hub_client(address))  # it has the methods that are called here
     uri = str(stored_recipe(run_dir).get("buffer", {}).get("uri", run_dir / "buffer"))
     inside = run_dir / "buffer"
     if "://" not in uri and not Path(uri).is_dir() and inside.is_dir():

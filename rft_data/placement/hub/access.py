@@ -16,7 +16,7 @@ from rft_data.core.words import FeedbackKey, HubRole
 
 _MAC_LETTERS = 64
 
-READS = frozenset({"read", "tail", "take", "leased", "payload", "counts", "lost_rows"})
+READS = frozenset({"read", "tail", "take", "leased", "payload", "counts", "lost_rows", "small_files"})
 _FILES = frozenset({"mark", "list_files", "read_file"})
 _LEDGER_READS = frozenset({"leases", "retired", "consumed", "is_consumed"})
 _LEDGER = _LEDGER_READS | {"attach", "find", "grant", "release", "retire", "consume"}

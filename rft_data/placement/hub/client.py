@@ -189,9 +189,12 @@ class HubClient:
             if batch.num_rows:
                 yield batch
 
-    def tail(self, name: str, n: int, *, deadline_s: float = DEADLINE_S) -> pa.Table:
+    def tail(
+        self, name: str, n: int, columns: Sequence[str] | None = None, *, deadline_s: float = DEADLINE_S
+    ) -> pa.Table:
         """`Buffer.tail`."""
-        return self.connection.rows("tail", {"name": name, "n": n}, deadline_s=deadline_s)
+        found = self.connection.rows("tail", {"name": name, "n": n}, deadline_s=deadline_s)
+        return found if columns is None else found.select(columns)
 
     def leased(self, lease: Lease, pipeline_hash: str, *, deadline_s: float = DEADLINE_S) -> LeasedBatch:
         """`Buffer.leased`."""

@@ -10,7 +10,9 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -36,6 +38,8 @@ class RunFolders:
     """The run's."""
     models: Sequence[Path] = ()
     """Models elsewhere, which are only read."""
+    shown: Sequence[str] = ()
+    """Patterns of the small files in the run's folder that whoever looks at the run may read."""
 
 
 class RunFiles:
@@ -46,12 +50,14 @@ class RunFiles:
         self._own = [folders.directory.absolute() / name for name in _OF_ROLES]
         self._models = [model.absolute() for model in folders.models]
         self._mark = folders.directory.absolute() / _MARK
+        self._directory, self._shown = folders.directory, folders.shown
         self._text = secrets.token_hex(16)
         make_folder(self._mark.parent)
         self._mark.write_text(self._text)
         self._parts = FileParts()
         self.calls: dict[str, Callable[..., object]] = {
             "mark": self.mark,
+            "small_files": self.small_files,
             "list_files": self.list_files,
             "read_file": self.read_file,
             "begin_folder": self.begin_folder,
@@ -62,6 +68,14 @@ class RunFiles:
     def mark(self) -> tuple[str, str]:
         """Path and text of the mark."""
         return str(self._mark), self._text
+
+    def small_files(self) -> dict[str, tuple[float, str]]:
+        """What whoever looks at the run may read: when each file was changed, and its text."""
+        found = {}
+        for path in chain.from_iterable(map(self._directory.glob, self._shown)):
+            with suppress(FileNotFoundError):  # it was pruned meanwhile
+                found[str(path.relative_to(self._directory))] = (path.stat().st_mtime, path.read_text())
+        return found
 
     def list_files(self, folder: str) -> Listing:
         """The files of a folder; empty if there is none."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from rft_data.core.errors import MissingFileError, StalledError
+from rft_data.core.errors import MissingFileError, RecipeError, StalledError
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.objects import Objects
 from rft_data.core.scratch import on_store, working_folder
@@ -28,10 +28,16 @@ def run_folder(run_dir: str, *, age_s: float = 0.0) -> Path:
     """A folder with what commands read of a run: itself, or for an object store record, log and manifests.
 
     Args: age_s: so old a copy may be.
-    Raises: MissingFileError if no run is stored there; StalledError if the store cannot be reached.
+    Raises: MissingFileError if no run is stored there; StalledError if the store cannot be reached;
+        RecipeError for a hub.
     """
     if not on_store(run_dir):
         return Path(run_dir)
+    if run_dir.startswith("hub://"):
+        raise RecipeError(
+            f"'{run_dir}' is a hub, which `rft status` and `rft data feedback` take; give the run's folder "
+            "or URL here."
+        )
     folder = working_folder(run_dir)
     if held(folder):
         return folder  # by a process of this machine: newer than what is stored

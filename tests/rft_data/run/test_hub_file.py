@@ -1,22 +1,30 @@
 """`hub.json` of a run: there while its process has a hub, for its user alone, and good for feedback only."""
 
+import json
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import TokenError
+from rft_data.cli.app import app
+from rft_data.core.errors import MissingFileError, TokenError
+from rft_data.core.files import write_manifest
 from rft_data.core.lock import Lock
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Feedback
+from rft_data.core.words import RunState
 from rft_data.placement.hub import HubClient
 from rft_data.placement.hub.access import MAY_CALL, READS
+from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.placement.hub.run_files import RunFolders
 from rft_data.recipe.running import Deadlines, PlacementSection
 from rft_data.run.control import RunControl
 from rft_data.run.hub_file import offered_hub
-from rft_data.run.record import HUB_FILE, LOCK_FILE
+from rft_data.run.record import HUB_FILE, LOCK_FILE, RECIPE_FILE, SHOWN, RunRecord, write_record
 from rft_data.run.roles import Roles
 from tests.rft_data.conftest import make_experience
 
@@ -35,11 +43,17 @@ def roles(folder: Path, buffer: Buffer) -> Roles:
         trainer=trainer,
         trainer_threads=None,
         deadlines=Deadlines(),
-        folders=RunFolders(folder),
+        folders=RunFolders(folder, shown=SHOWN),
     )
 
 
-def test_the_token_in_a_runs_folder_gives_feedback_and_is_gone_with_the_run(tmp_path: Path) -> None:
+def rft(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_the_token_in_a_runs_folder_gives_feedback_and_a_look_and_is_gone_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / HUB_FILE).write_text("left by a killed run")
@@ -56,6 +70,32 @@ def test_the_token_in_a_runs_folder_gives_feedback_and_is_gone_with_the_run(tmp_
                 for call in sorted(OTHERS):
                     with pytest.raises(TokenError, match=f"'{call}' is not for the role 'feedback'"):
                         client.connection.call(call, {}, deadline_s=20)
+                monkeypatch.setenv(HUB_TOKEN, offered[1])
+                assert rft("status", offered[0]).exit_code == MissingFileError.exit_code, "no run yet"
+                now = time.time()
+                write_record(folder, RunRecord(7, "a", 0, now, RunState.RUNNING, now), durable=False)
+                (folder / RECIPE_FILE).write_text('{"name": "small", "run_dir": "/runs/small"}')
+                (checkpoint := folder / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+                write_manifest(checkpoint, {})
+                looked = rft("status", offered[0], "--json")
+                assert looked.exit_code == 0, looked.output
+                seen = json.loads(looked.stdout)
+                assert (
+                    seen["run_id"],
+                    seen["run_dir"],
+                    seen["standing"]["state"],
+                    seen["checkpoint"][0],
+                ) == (
+                    "small",
+                    "/runs/small",
+                    "running",
+                    3,
+                )
+                assert seen["rows"] == {"experiences": 1, "feedback": 1}
+                refused = rft("logs", offered[0])
+                assert "is a hub, which `rft status` and `rft data feedback` take" in refused.output
+                monkeypatch.setenv(HUB_TOKEN, f"{offered[1][:-1]}?")
+                assert rft("status", offered[0]).exit_code == TokenError.exit_code
         assert buffer.counts()["feedback"] == 1
     lock.release()
     assert [path.name for path in folder.iterdir() if "hub" in path.name] == []
