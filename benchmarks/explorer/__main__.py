@@ -1,7 +1,8 @@
 """`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds,images] [--at 1,64] [--rounds 3]`.
 
 `tokens`: tokens a second of the explorer against `LLM.generate` of vLLM, at several concurrencies, each
-contender in a process of its own, in turn; the median of ratios within rounds counts. `turns` and `worlds`:
+contender in a process of its own, in turn; the median of ratios within rounds counts, over four times as many
+requests as run at once (and, reported beside it, over as many). `turns` and `worlds`:
 what the explorer does itself, around an engine that answers by script. `images`: resident memory by which an
 explorer with vLLM grows over 256 rollouts of one image of 27 MB, in images.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from statistics import median
 
@@ -23,6 +25,7 @@ IMAGES = "benchmarks.explorer.images"
 SIDE = 3000
 """Pixels of a side of its image, of noise: 27 MB as a file, 36 MB as PIL has it."""
 CONTENDERS = ("generate", "ours")
+WAVES = 4
 BAR_AT = 64
 """Concurrency at which the bar is."""
 SHAPE = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 1536}
@@ -47,23 +50,30 @@ def tokens(concurrencies: list[int], rounds: int, threads: int, quick: bool) -> 
         model = in_child(CHILD, "write_model", threads, folder=folder, shape=TINY if quick else SHAPE)
         print(f"model of {model['parameters'] / 1e6:.1f} million parameters, completions of {length} tokens")
         for concurrency in concurrencies:
-            given = {"folder": folder, "concurrency": concurrency, "tokens": length}
-            given["requests"] = max(8, concurrency)
-            rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+            given = {"folder": folder, "concurrency": concurrency, "tokens": length, "waves": WAVES}
+            runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
             for turn in range(rounds):
                 for name in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
-                    run = in_child(CHILD, name, threads, **given)
-                    rates[name].append(run["tokens"] / run["seconds"])
-            ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["generate"], strict=True)]
-            for name in CONTENDERS:
-                found[f"{name}_tokens_per_s_{concurrency}"] = median(rates[name])
-            found[f"tokens_per_s_vs_llm_generate_{concurrency}"] = median(ratios)
-            print(
-                f"{concurrency:>4} at once: {median(rates['ours']):9.0f} tokens/s, "
-                f"LLM.generate {median(rates['generate']):9.0f}, ratio {median(ratios):.3f}",
-                flush=True,
-            )
+                    runs[name].append(in_child(CHILD, name, threads, **given))
+            for over, end in (("waves", ""), ("one_wave", "_one_wave")):
+                found |= _compared(runs, over, f"{concurrency}{end}")
     return found
+
+
+def _compared(runs: Mapping[str, Sequence[Mapping[str, float]]], over: str, end: str) -> dict[str, float]:
+    """Both contenders' medians and that of their ratios, over one wave or several; prints each round."""
+    rates = {name: [run[over] for run in runs[name]] for name in CONTENDERS}
+    ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["generate"], strict=True)]
+    shown = ", ".join(f"{one:.3f}" for one in ratios)
+    print(
+        f"{end:>13} at once: {median(rates['ours']):6.0f} tokens/s, LLM.generate "
+        f"{median(rates['generate']):6.0f}, ratio {median(ratios):.3f} ({shown})",
+        flush=True,
+    )
+    return {
+        **{f"{name}_tokens_per_s_{end}": median(rates[name]) for name in CONTENDERS},
+        f"tokens_per_s_vs_llm_generate_{end}": median(ratios),
+    }
 
 
 def images(rollouts: int, threads: int) -> dict[str, float]:

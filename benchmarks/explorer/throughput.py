@@ -1,18 +1,20 @@
 """`python -m benchmarks.explorer.throughput JSON FILE`: one contender's turn, in a process of its own.
 
 Both use vLLM with the same options and prompts, temperature 1, logprobs of the sampled tokens and completions
-of one length. `generate` is vLLM's own `LLM.generate`, with its engine in this process as ours has it (one in
-a further process is many times slower on two cores). `ours` is the role of the explorer: templates, rows,
-rewards, checks and durable appends included.
+of one length, and play a wave of as many requests as run at once before several such waves. `generate` is
+vLLM's own `LLM.generate`, with its engine in this process as ours has it (one in a further process is many
+times slower on two cores). `ours` is the role of the explorer: templates, rows, rewards, checks and durable
+appends included.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,9 @@ MODEL_LEN = 256
 
 
 def options(concurrency: int) -> dict[str, Any]:
-    """Of vLLM, for both."""
-    return {"max_num_seqs": concurrency, "enable_prefix_caching": True}
+    """Of vLLM, for both: 5 MiB of cache for each request, whose block of 128 tokens takes 4 here."""
+    room = max(64, 5 * concurrency) << 20
+    return {"max_num_seqs": concurrency, "enable_prefix_caching": True, "kv_cache_memory_bytes": room}
 
 
 def tasks(groups: int) -> list[Task]:
@@ -69,7 +72,7 @@ def published(path: Path) -> dict[str, Any]:
     return {"parameters": sum(p.numel() for p in model.parameters())}
 
 
-def generate(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
+def generate(folder: str, concurrency: int, waves: int, tokens: int) -> dict[str, Any]:
     """vLLM's own offline entry point."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from transformers import AutoTokenizer
@@ -83,15 +86,35 @@ def generate(folder: str, concurrency: int, requests: int, tokens: int) -> dict[
         ids = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
         return {"prompt_token_ids": ids}
 
-    prompts = [prompt(task) for task in tasks(requests // GROUP) for _ in range(GROUP)]
+    wave = max(GROUP, concurrency)
+    prompts = [prompt(task) for task in tasks(waves * wave // GROUP) for _ in range(GROUP)]
     settings = SamplingParams(
         temperature=1.0, max_tokens=tokens, min_tokens=tokens, logprobs=0, detokenize=False
     )
-    llm.generate(prompts[: max(GROUP, concurrency)], settings, use_tqdm=False)
-    started = time.perf_counter()
-    done = llm.generate(prompts, settings, use_tqdm=False)
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "tokens": sum(len(one.outputs[0].token_ids) for one in done)}
+
+    def seconds(count: int) -> float:
+        started = time.perf_counter()
+        done = llm.generate(prompts[:count], settings, use_tqdm=False)
+        spent = time.perf_counter() - started
+        check_tokens(sum(len(one.outputs[0].token_ids) for one in done), count * tokens)
+        return spent
+
+    seconds(wave)  # warm
+    return rates(seconds, wave, waves, tokens)
+
+
+def rates(seconds: Callable[[int], float], wave: int, waves: int, tokens: int) -> dict[str, Any]:
+    """Tokens a second over one wave of requests and over several, by the seconds of so many."""
+    return {
+        "one_wave": wave * tokens / seconds(wave),
+        "waves": waves * wave * tokens / seconds(waves * wave),
+    }
+
+
+def check_tokens(found: int, wanted: int) -> None:
+    """Raises: RuntimeError where a contender sampled another number of tokens than was asked for."""
+    if found != wanted:
+        raise RuntimeError(f"{found} tokens were sampled, {wanted} were asked for.")
 
 
 def _same_options(folder: str, concurrency: int) -> dict[str, Any]:
@@ -107,21 +130,27 @@ def _same_options(folder: str, concurrency: int) -> dict[str, Any]:
     return {"model": folder, **changed}
 
 
-def ours(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
+def ours(folder: str, concurrency: int, waves: int, tokens: int) -> dict[str, Any]:
     """The explorer's role on a buffer."""
+    wave, names = max(GROUP, concurrency), itertools.count()
     with tempfile.TemporaryDirectory() as place, Buffer(f"{place}/buffer") as buffer:
         sampling = {"max_tokens": tokens, "min_tokens": tokens}
         role = explorer_role(buffer, plan=plan(folder, MODEL_LEN, options(concurrency), sampling))
+
+        def seconds(count: int) -> float:
+            started = time.perf_counter()
+            played = asyncio.run(explored(role, tasks(count // GROUP), f"wave-{next(names)}"))
+            spent = time.perf_counter() - started
+            rows = buffer.take([seq for group in played for seq in group.seqs])
+            check_tokens(sum(sum(mask) for mask in rows["action_mask"].to_pylist()), count * tokens)
+            return spent
+
         try:
             asyncio.run(role.load_weights(WeightRef("bench", 0, 0, folder)))
-            asyncio.run(explored(role, tasks(max(GROUP, min(concurrency, requests)) // GROUP), "warm"))
-            started = time.perf_counter()
-            played = asyncio.run(explored(role, tasks(requests // GROUP), "timed"))
-            seconds = time.perf_counter() - started
-            rows = buffer.take([seq for group in played for seq in group.seqs])
+            seconds(wave)  # warm
+            return rates(seconds, wave, waves, tokens)
         finally:
             role.close()
-    return {"seconds": seconds, "tokens": sum(sum(mask) for mask in rows["action_mask"].to_pylist())}
 
 
 def plan(

@@ -30,6 +30,7 @@ _CPU_DEFAULTS: Mapping[str, object] = {
     "enforce_eager": True,
     "kv_cache_memory_bytes": 64 << 20,  # without it vLLM takes 92 % of the machine's memory
     "max_num_seqs": 256,
+    "max_num_batched_tokens": 2048,  # 4096 of vLLM's own would change what every recorded seed samples
 }
 
 READABLE = ("directory", "shm")
@@ -93,12 +94,14 @@ def served_config(
 
     Raises: RecipeError as `engine_arguments`, and for sizes by which the model cannot be divided.
     """
+    from vllm.usage.usage_lib import UsageContext
+
     parallel = parallel_sizes(options)
     for name, why in unfit(model_path, parallel):
         raise RecipeError(f"explorer.engine.options.{name} is {options[name]!r}: {why}.")
     arguments = engine_arguments(model_path, seed, max_model_len, options)
     try:
-        return arguments.create_engine_config()
+        return arguments.create_engine_config(UsageContext.LLM_CLASS)
     except (ValueError, NotImplementedError) as err:
         raise RecipeError(
             f"explorer.engine.options: vLLM cannot divide {model_path} as {parallel}: {err}"
@@ -145,6 +148,7 @@ def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, 
         "min_tokens": sampling.min_tokens,
         "temperature": sampling.temperature,
         "logprobs": 0,
+        "flat_logprobs": True,  # else a dict and an object for each token, which every collection visits
         "stop_token_ids": end_ids,
         "detokenize": bool(sampling.stop),
         "skip_special_tokens": False,
@@ -165,10 +169,11 @@ def stop_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
 
 
 def started(arguments: EngineArgs, model_path: Path, options: Mapping[str, object]) -> LLMEngine:
-    """A running `LLMEngine`."""
+    """A running `LLMEngine`, of the sizes that vLLM's own `LLM` has: those of a bare engine are small."""
+    from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
 
     try:
-        return LLMEngine.from_engine_args(arguments)
+        return LLMEngine.from_engine_args(arguments, UsageContext.LLM_CLASS)
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:
         raise EngineError(f"vLLM cannot start on {model_path} with options {dict(options)}: {err}") from err

@@ -18,7 +18,7 @@ from rft_data.core.protocols import Completion
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
-    from vllm.logprobs import PromptLogprobs
+    from vllm.logprobs import FlatLogprobs, PromptLogprobs
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -76,7 +76,7 @@ class Flight:
         output = answer.outputs[0]
         return Completion(
             token_ids=list(output.token_ids),
-            logprobs=[entry[i].logprob for entry, i in zip(output.logprobs, output.token_ids, strict=True)],
+            logprobs=sampled_logprobs(output.logprobs, output.token_ids),
             finish_reason=output.finish_reason,
             version_spans=self.segments.spans(len(output.token_ids)),
             prompt_ids=list(answer.prompt_token_ids) if self.images else None,
@@ -145,6 +145,19 @@ def sampled_tokens(llm: LLMEngine | AsyncLLM) -> dict[str, int]:
     """Tokens sampled so far, by request; others may come and go meanwhile."""
     states = list(llm.output_processor.request_states.values())
     return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+
+def sampled_logprobs(found: FlatLogprobs, sampled: Sequence[int]) -> list[float]:
+    """The logprob of each sampled token, where vLLM was asked for those alone.
+
+    Raises: EngineError when vLLM's entries are of other tokens.
+    """
+    if found.token_ids != list(sampled):
+        raise EngineError(
+            f"vLLM gave logprobs of {len(found.token_ids)} tokens for a completion of {len(sampled)}, and "
+            "they are not those that were sampled; install the version of vLLM that rft-data asks for."
+        )
+    return list(found.logprobs)
 
 
 def prompt_logprobs(found: PromptLogprobs, row: Sequence[int]) -> npt.NDArray[np.float32]:

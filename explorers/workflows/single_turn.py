@@ -65,6 +65,7 @@ class SingleTurn:
         self._tokenizer = tokenizer
         self._chat_arguments = chat_template_kwargs
         self._chat: ChatTemplate | None = None  # made for the first task with tools
+        self._rendered: tuple[Task, list[int]] | None = None
         self._rewards = rewards
         if tokenizer is None:
             no_template(chat_template_kwargs)
@@ -83,7 +84,7 @@ class SingleTurn:
             model = Model(engine, chat, ctx.sampling, tokenizer_hash=self._tokenizer_hash)
             return await self._answered(task, messages, model, ctx)
         images = image_ids(messages)
-        prompt_ids = self._prompt_ids(tokenizer, messages)
+        prompt_ids = self._prompt_ids(tokenizer, task, messages)
         completion = await engine.generate(prompt_ids, ctx.sampling, **shown(images))
         text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         tokens = _tokens(completion.prompt_ids or prompt_ids, completion)
@@ -113,13 +114,19 @@ class SingleTurn:
             )
         ]
 
-    def _prompt_ids(self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+    def _prompt_ids(
+        self, tokenizer: PreTrainedTokenizerBase, task: Task, messages: Sequence[Message]
+    ) -> list[int]:
+        """The rendered prompt; the members of a group begin one after another, so they share one."""
+        if self._rendered is not None and self._rendered[0] is task:
+            return list(self._rendered[1])
         ids: list[int] = tokenizer.apply_chat_template(
             for_template(messages),
             add_generation_prompt=True,
             return_dict=False,
             **self._template_arguments,
         )
+        self._rendered = task, list(ids)
         return ids
 
     def _with_tools(

@@ -57,6 +57,34 @@ def test_requests_of_an_engine_that_is_closed_fail(tied: Any) -> None:
     assert engine.in_flight() == 0
 
 
+def test_logprobs_of_sampled_tokens_are_one_list_and_of_no_other_tokens(engine: Any, tied: Any) -> None:
+    from explorers.engines.vllm_options import request_parameters
+    from explorers.engines.vllm_request import sampled_logprobs
+
+    engine.load_weights(tied.ref("a"))
+
+    async def said() -> Any:
+        flight = await engine.start([5, 6, 7], request_parameters(Sampling(4, min_tokens=4), ()))
+        return (await flight.future).outputs[0]
+
+    answer = asyncio.run(said())
+    assert not isinstance(answer.logprobs, list)  # of a dict and an object for each token
+    found = sampled_logprobs(answer.logprobs, answer.token_ids)
+    assert found == [answer.logprobs[place][i].logprob for place, i in enumerate(answer.token_ids)]
+    with pytest.raises(EngineError, match="not those that were sampled"):
+        sampled_logprobs(answer.logprobs, [*answer.token_ids[:-1], 0])
+
+
+def test_sizes_that_nobody_sets_are_those_of_vllms_own_entry_point(tied: Any) -> None:
+    pytest.importorskip("vllm")
+    from explorers.engines.vllm_engine import VllmEngine
+
+    # on a GPU we set none, and those of a bare engine hold a tenth of the tokens
+    engine = VllmEngine(tied.base, seed=0, max_model_len=128, options={"max_num_batched_tokens": None})
+    assert engine.llm.vllm_config.scheduler_config.max_num_batched_tokens == 4096
+    engine.close()
+
+
 def test_a_load_that_breaks_half_way_is_mended_by_the_next(engine: Any, tied: Any) -> None:
     engine.load_weights(tied.ref("a"))
     broken = Path(tied.ref("b").path)

@@ -91,9 +91,23 @@ def test_token_columns_share_the_coordinates_of_prompt_and_completion(
 
 
 def test_rows_carry_the_names_of_their_context_and_the_reward(
-    engine: TransformersEngine, tokenizer: Any
+    engine: TransformersEngine, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    render, rendered = tokenizer.apply_chat_template, []
+
+    def counted(messages: Any, **more: Any) -> Any:
+        rendered.append(messages)
+        return render(messages, **more)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", counted)
     rows = [row for (row,) in play(engine, tokenizer, *TASKS)]
+    assert len(rendered) == len(TASKS)  # once for the members of a group
+    prompts = [
+        render([dict(m) for m in row.messages[:1]], return_dict=False, add_generation_prompt=True)
+        for row in rows
+    ]
+    assert [row.token_ids[: row.prompt_length] for row in rows] == prompts
+    assert len({*map(tuple, prompts)}) == len(TASKS)
     assert len({tuple(row.token_ids) for row in rows}) > len(TASKS)
     assert [row.member for row in rows] == [0, 1, 2] * 4
     assert rows[4].experience_id == experience_id_of("run", TASKS[1].key, 2, "g1", 1)
