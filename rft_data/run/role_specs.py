@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rft_data.core.protocols import RoleSpec, Sampling
 from rft_data.core.words import HubRole
@@ -26,37 +27,9 @@ TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
 def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tasks) -> list[RoleSpec]:
     """Every explorer, each of which samples with a seed of its own. Raises: RecipeError, RowError."""
     section, place = recipe.explorer, recipe.placement.explorers
-    way, engine = weights_way(recipe, run), section.engine.model_dump()
-    if way is not None:
-        engine["transport"] = {"use": way.use}
-    if recipe.placement.colocate and recipe.placement.explorers.gpus:
-        engine["options"] = {**engine["options"], "enable_sleep_mode": True}
-    elif recipe.placement.colocate:  # vLLM refuses the option on a CPU, and not the calls
-        log.warning("colocate: on a CPU vLLM's sleep frees no memory; only the order of calls is the same")
+    engine = _engine(recipe, run)
     check_images(tasks.all, model, section.engine.use, section.engine.options)
-    common = {
-        "model": str(model.absolute() if isinstance(model, Path) else model),
-        "run_id": recipe.name,
-        "attempt": run.attempt,
-        "group_size": section.group_size,
-        "sampling": Sampling(
-            section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
-        ).stored(),
-        "reward": rewards_in_sandbox(section, run),
-        "workflow": workflow_in_sandbox(section, run, section.workflow.model_dump()),
-        **(
-            {
-                "workflows": {
-                    name: workflow_in_sandbox(section, run, one.model_dump())
-                    for name, one in section.workflows.items()
-                }
-            }
-            if section.workflows
-            else {}
-        ),
-        "limits": section.limits,
-        **({"greedy_member": True} if section.greedy_member else {}),
-    }
+    common = {"model": str(model.absolute() if isinstance(model, Path) else model), **_plan(recipe, run)}
     return [
         RoleSpec(
             f"explorer-{number}",
@@ -75,6 +48,38 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
         )
         for number in range(place.most)
     ]
+
+
+def _engine(recipe: ExplorerRecipe, run: Run) -> dict[str, Any]:
+    """The engine of every explorer, but for its seed."""
+    way, engine = weights_way(recipe, run), recipe.explorer.engine.model_dump()
+    if way is not None:
+        engine["transport"] = {"use": way.use}
+    if recipe.placement.colocate and recipe.placement.explorers.gpus:
+        engine["options"] = {**engine["options"], "enable_sleep_mode": True}
+    elif recipe.placement.colocate:  # vLLM refuses the option on a CPU, and not the calls
+        log.warning("colocate: on a CPU vLLM's sleep frees no memory; only the order of calls is the same")
+    return engine
+
+
+def _plan(recipe: ExplorerRecipe, run: Run) -> dict[str, object]:
+    """How groups are played: the part of a plan that is the same for all explorers."""
+    section = recipe.explorer
+    sampling = Sampling(section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens)
+    named = {
+        name: workflow_in_sandbox(section, run, one.model_dump()) for name, one in section.workflows.items()
+    }
+    return {
+        "run_id": recipe.name,
+        "attempt": run.attempt,
+        "group_size": section.group_size,
+        "sampling": sampling.stored(),
+        "reward": rewards_in_sandbox(section, run),
+        "workflow": workflow_in_sandbox(section, run, section.workflow.model_dump()),
+        **({"workflows": named} if named else {}),
+        "limits": section.limits,
+        **({"greedy_member": True} if section.greedy_member else {}),
+    }
 
 
 def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> RoleSpec:
