@@ -8,7 +8,9 @@ import typer
 
 from rft_data.cli import buffer_accounting, buffer_care, buffer_io, buffer_read
 
-buffer_app = typer.Typer(help="Look into a buffer and look after it.", no_args_is_help=True)
+buffer_app = typer.Typer(
+    help="Read, search, check and repair a buffer; rows in and out.", no_args_is_help=True
+)
 _COMMANDS: dict[str, Callable[..., None]] = {
     "info": buffer_read.info,
     "head": buffer_read.head,

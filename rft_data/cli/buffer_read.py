@@ -122,9 +122,11 @@ def search(
     model: Annotated[
         str | None, typer.Option(help="Search by meaning with this sentence-transformers model.")
     ] = None,
-    hybrid: Annotated[bool, typer.Option("--hybrid", help="By words and by meaning, ranks fused.")] = False,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="By words and by meaning, as one ranking.")
+    ] = False,
     index: Annotated[
-        bool, typer.Option("--index", help="First index (and with --model embed) what is not yet; as owner.")
+        bool, typer.Option("--index", help="First index (and with --model embed) the new rows; as owner.")
     ] = False,
     n: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 10,
     where: Where = None,

@@ -40,7 +40,7 @@ def check(
     answer: Annotated[str | None, typer.Option(help="Column, or template, of the answer.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What tasks, answers or pairs a source gives: examples as the model sees them, lengths, what lacks."""
+    """What tasks, answers or pairs a source gives: examples as the model sees them, lengths, gaps."""
     with edge():
         from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process

@@ -26,13 +26,13 @@ label_studio_app = typer.Typer(help="Tasks for Label Studio, and its annotations
 def add(
     buffer: BufferUri,
     experience: Annotated[str, typer.Option(help="Id of the experience it is about.")],
-    author: Annotated[str, typer.Option(help="Who says so.")],
+    author: Annotated[str, typer.Option(help="Name of the person or program that says it.")],
     key: Annotated[str, typer.Option(help="What is said: reward, score, or a name of your own.")] = "reward",
     value: Annotated[float | None, typer.Option(help="The number.")] = None,
     text: Annotated[str | None, typer.Option(help="The words.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say something about one stored experience, now: also what was said before."""
+    """Say something about one stored experience; it is stored again even if it was said before."""
     with edge():
         from rft_data.core.errors import RecipeError
         from rft_data.core.rows import Feedback, now
@@ -54,7 +54,7 @@ def add(
 def import_(
     file: Annotated[Path, typer.Argument(help="JSON lines: experience_id, key, value and/or text, author.")],
     buffer: BufferUri,
-    author: Annotated[str | None, typer.Option(help="Of lines that name none.")] = None,
+    author: Annotated[str | None, typer.Option(help="Author of lines that name none.")] = None,
     as_json: Json = False,
 ) -> None:
     """Store the feedback of a file, all of it or, if a line is wrong, none."""

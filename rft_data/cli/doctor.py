@@ -15,11 +15,11 @@ _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
 def doctor(
     folder: Annotated[
-        Path, typer.Option("--folder", help="The disk that is measured is that of this folder.")
+        Path, typer.Option("--folder", help="A folder on the disk that is to be measured.")
     ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Check versions, extras, hardware, disk and ports; exit code 3 where a run would fail, with the mend."""
+    """Check versions, extras, hardware, disk and ports, and say what to do; exit code 3: a run would fail."""
     with edge():
         from rft_data.core.errors import MissingExtraError
         from rft_data.core.words import Health

@@ -171,7 +171,7 @@ def explain(
     recipe: RecipePath,
     overrides: Overrides = None,
     gpu_memory: Annotated[
-        str | None, typer.Option(help="Of each GPU of the machine where the run will be, like 80GB.")
+        str | None, typer.Option(help="Memory of each GPU where the run will be, like 80GB.")
     ] = None,
     probe: Annotated[
         bool, typer.Option("--probe", help="Play one task too, as rft recipe probe does.")

@@ -39,7 +39,7 @@ def stop(
 @run_status_app.command()
 def scale(
     run_dir: RunDir,
-    explorers: Annotated[int, typer.Argument(min=1, help="How many explorers the run is to have.")],
+    explorers: Annotated[int, typer.Argument(min=1, help="How many explorers the run should have.")],
     as_json: Json = False,
 ) -> None:
     """Ask a run whose `placement.explorers.count` is a range for more explorers, or for fewer."""
@@ -56,7 +56,7 @@ def token(
         Literal["feedback", "curator", "reader", "explorer", "trainer"],
         typer.Argument(help="What its holder may do at the hub; see docs/hub.md."),
     ],
-    name: Annotated[str, typer.Option(help="Of the one client that will use it.")],
+    name: Annotated[str, typer.Option(help="Name of the one client that will use it.")],
     as_json: Json = False,
 ) -> None:
     """Print a token for one client of a run's hub, made from the run's secret in RFT_HUB_TOKEN."""

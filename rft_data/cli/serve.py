@@ -33,9 +33,12 @@ def serve(
         str, typer.Option(help="Address to listen on; connections are not encrypted.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of every request; default 1.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Temperature of every request; default 1.")
+    ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of a request that says nothing; default 1024.")
+        int | None,
+        typer.Option(min=1, help="Tokens that a request may sample if it sets no limit; default 1024."),
     ] = None,
     deadline_s: Annotated[
         float, typer.Option(min=1.0, help="A trajectory without a request for so long is closed.")

@@ -41,13 +41,13 @@ def view(
     author: Annotated[
         list[str] | None,
         typer.Option(
-            help="Who you are: then all may be said. Of several, each gets a link and speaks alone."
+            help="Your name, to give feedback of every kind. Again for each person, who gets an own link."
         ),
     ] = None,
     rater: Annotated[
         list[str] | None,
         typer.Option(
-            help="The same for who scores, comments, tags and chooses, and decides nothing about training."
+            help="The same for people who score, comment, tag and choose, but do not decide on training."
         ),
     ] = None,
     allow_run: Annotated[
