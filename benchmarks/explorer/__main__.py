@@ -56,11 +56,11 @@ def tokens(concurrencies: list[int], rounds: int, threads: int, quick: bool) -> 
                 for name in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
                     runs[name].append(in_child(CHILD, name, threads, **given))
             for over, end in (("waves", ""), ("one_wave", "_one_wave")):
-                found |= _compared(runs, over, f"{concurrency}{end}")
+                found |= compared(runs, over, f"{concurrency}{end}")
     return found
 
 
-def _compared(runs: Mapping[str, Sequence[Mapping[str, float]]], over: str, end: str) -> dict[str, float]:
+def compared(runs: Mapping[str, Sequence[Mapping[str, float]]], over: str, end: str) -> dict[str, float]:
     """Both contenders' medians and that of their ratios, over one wave or several; prints each round."""
     rates = {name: [run[over] for run in runs[name]] for name in CONTENDERS}
     ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["generate"], strict=True)]

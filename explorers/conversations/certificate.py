@@ -135,17 +135,11 @@ def _finding(template: ChatTemplate, name: str, forms: Sequence[Form]) -> Findin
     turns = [place for place, one in enumerate(forms) if one.role == "assistant"]
     offered = any(one.calls for one in forms)
     breaks: list[Break] = []
-    begun = 0  # the first turn of the row
     try:
         for last, following in zip(turns, [*turns[1:], len(forms)], strict=True):
             appended = forms[last + 1 : following]
-            if (
-                appended
-                and last >= begun
-                and (why := broken(template, tuple(forms[:following]), last, offered))
-            ):
+            if appended and (why := broken(template, tuple(forms[:following]), last, offered)):
                 breaks.append(Break(tuple(dict.fromkeys(one.role for one in appended)), why))
-                begun = following
     except RowError as err:
         return Finding(name, len(turns), 0, tuple(breaks), str(err.__cause__ or err))
     return Finding(name, len(turns), 1 + len(breaks), tuple(breaks), "")

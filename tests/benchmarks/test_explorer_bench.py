@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.explorer import scripted, worlds
-from benchmarks.explorer.__main__ import main
+from benchmarks.explorer import scripted, throughput, worlds
+from benchmarks.explorer.__main__ import compared, main
 from trainers.models.tiny_model import build_tiny_tokenizer
 
 
@@ -22,6 +22,22 @@ def test_a_quick_run_keeps_its_bars(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["env_cancelled"] == 24
     assert figures["infra_deaths"] + figures["infra_scored"] == 80
     assert figures["infra_deaths"] > 0
+
+
+def test_contenders_are_compared_within_a_round_and_every_token_counts() -> None:
+    runs = {"ours": (20.0, 9.0, 10.0), "generate": (10.0, 10.0, 10.0)}
+    found = compared(
+        {name: [{"waves": rate} for rate in rates] for name, rates in runs.items()}, "waves", "64"
+    )
+    assert found == {
+        "ours_tokens_per_s_64": 10.0,
+        "generate_tokens_per_s_64": 10.0,
+        "tokens_per_s_vs_llm_generate_64": 1.0,
+    }
+    # each call takes half a second, and a tenth for each request
+    assert throughput.rates(lambda count: 0.5 + count / 10, 5, 3, 4) == {"one_wave": 20.0, "waves": 30.0}
+    with pytest.raises(RuntimeError, match="47 tokens were sampled, 48"):
+        throughput.check_tokens(47, 48)
 
 
 def test_a_history_that_was_tokenised_again_is_counted(tmp_path: Path) -> None:
