@@ -81,6 +81,11 @@ def _files() -> None:
     Path("traces.json").write_text(json.dumps([json.loads(line) for line in lines]))
     pq.write_table(pa.table({"question": ["1 + 1?", "2 + 2?"], "answer": ["2", "4"]}), "my_tasks.parquet")
     exec(FILES["save.py"], {})  # noqa: S102 - the page's own file
+    for mode in ("online", "explore", "train", "eval", "data"):
+        (recipe,) = (
+            one.body for one in blocks(ROOT / "docs" / f"{mode}.md") if one.body.startswith("recipe:")
+        )
+        Path(f"{mode}.yaml").write_text(recipe)
 
 
 @pytest.fixture
@@ -97,6 +102,7 @@ def names(world: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # some eighty commands
 def test_commands_of_the_pages_end_well(names: dict[str, str]) -> None:
     here = {" ".join(words): words for page in PAGES for words in sorted_out(page)[0]}
     strangers = [shown for shown, words in here.items() if words[0] != "rft"]

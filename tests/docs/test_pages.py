@@ -53,6 +53,14 @@ def test_the_page_of_architecture_shows_the_contract_of_the_folders() -> None:
     assert [re.split(r"  +", line)[0] for line in block.splitlines()[1:-1]] == wanted
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sentences_are_short_enough_to_read_once(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->|^ *[|#].*?$", "", page.read_text(), flags=re.M | re.S)
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n *[-*\d]", text)]
+    sentences = [one for part in parts for one in re.split(r"(?<=[.!?:;])\s+", part)]
+    assert [one for one in sentences if len(one.split()) > 44] == []
+
+
 def test_glossary_is_sorted() -> None:
     words = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     assert len(words) > 40

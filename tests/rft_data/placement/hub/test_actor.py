@@ -74,9 +74,8 @@ def test_the_page_of_the_hub_starts_one(cluster: None, tmp_path: Path) -> None:
     shown = run_block("hub.md", "actor.start(", {"/shared/runs/r1/buffer": str(tmp_path / "buffer")})
     with shown["client"] as client:
         assert list(client.append([make_experience(0)], deadline_s=120).seqs) == [0]
-    hub = ray.get_actor("hub-r1", namespace="rft")
-    ray.get(hub.close.remote())
-    ray.kill(hub)
+    ray.get(shown["hub"].close.remote())
+    ray.kill(shown["hub"])
 
 
 @pytest.mark.slow
