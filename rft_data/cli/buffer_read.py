@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.edge import Json, edge, say, show
+from rft_data.cli.results import results
 from rft_data.core.text import for_terminal
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def query(
             say(f"only the first {limit} rows are shown; see --limit", err=True)
         if shape == Format.CSV:
             text = csv_text(rows, names)
-            sys.stdout.write(f"{for_terminal(text) if sys.stdout.isatty() else text}\n")
+            results().write(f"{for_terminal(text) if results().isatty() else text}\n")
         else:
             value = {"rows": rows, "truncated": found.truncated}
             show(value, table_text(rows, names), as_json=as_json or shape == Format.JSON)

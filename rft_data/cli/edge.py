@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from rft_data.cli.results import results, results_alone
 from rft_data.core.errors import RftError, Stopped
 from rft_data.core.logs import log_to_stderr
 from rft_data.core.masking import masked, masked_streams
@@ -22,6 +24,8 @@ from rft_data.core.text import for_terminal
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 INTERRUPTED = 130
+READER_GONE = 141
+"""As of a program that SIGPIPE ended."""
 _NOISY = ("httpx", "httpx2", "openai", "datasets", "filelock", "fsspec", "matplotlib")
 _ABOUT_GPUS = ("torch._library.triton", "vllm.triton_utils", "vllm.triton_utils.importing")
 
@@ -49,7 +53,7 @@ def quiet() -> bool:
 @contextmanager
 def edge(*, again: str = "") -> Iterator[None]:
     """Run a command's body; `again` is what to type after an interruption."""
-    with masked_streams():
+    with masked_streams(), results_alone():
         yield from _edge(again)
 
 
@@ -91,7 +95,11 @@ def told(err: Exception) -> None:
 
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:
     """Print a text for people; all that commands print passes here, and what is not printable is escaped."""
-    typer.echo(for_terminal(masked(text)) + end, err=err, nl=False)
+    stream = sys.stderr if err else results()
+    try:
+        typer.echo(for_terminal(masked(text)) + end, file=stream, nl=False)
+    except BrokenPipeError:  # `rft ... | head`
+        raise typer.Exit(READER_GONE) from None
 
 
 def show(value: object, text: str, *, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 
 from rft_data.cli.completion import run_folders
 from rft_data.cli.edge import edge, say
+from rft_data.cli.results import results
 
 if TYPE_CHECKING:
     from rft_data.run.status import RunStatus
@@ -56,8 +56,8 @@ def status(
 
 
 def _show(found: RunStatus, text: str, as_json: bool, watch: bool) -> None:
-    if watch and not as_json and sys.stdout.isatty():
-        sys.stdout.write(_HOME_AND_CLEAR)
+    if watch and not as_json and results().isatty():
+        results().write(_HOME_AND_CLEAR)
     elif watch and not as_json:
         text += "\n"
     say(text)

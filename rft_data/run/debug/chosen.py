@@ -76,14 +76,6 @@ def one_of(tasks: Sequence[Task], which: str | None) -> Task:
     return found[0]
 
 
-def rendered(recipe: ExplorerRecipe, task: Task) -> Prompt:
-    """The task as the model will see it, or as it is sent, without the tools that a workflow may add.
-
-    Raises: what loading the model's tokenizer raises.
-    """
-    return seen(recipe, recipe_tokenizer(recipe), task)
-
-
 def recipe_tokenizer(recipe: ExplorerRecipe) -> PreTrainedTokenizerBase | None:
     """The tokenizer of the model that plays; None where an endpoint has it.
 

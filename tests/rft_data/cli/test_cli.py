@@ -42,6 +42,26 @@ print(sorted(heavy & set(sys.modules)))
 
 
 @pytest.mark.slow
+def test_stdout_is_for_results_alone_whatever_else_prints(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import os\n\nprint('from Python')\nos.system('echo from a program')\n"
+        "def rows():\n    return [{'question': '1+1?', 'answer': '2'}] * 3\n"
+    )
+    code = "import rft_data.cli.app as rft; rft.app({!r})"
+    check = ["data", "check", f"{tmp_path}/loud.py:rows", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(check)], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert json.loads(done.stdout)["tasksets"][0]["rows"] == 3
+    assert "from Python\n" in done.stderr
+    assert "from a program\n" in done.stderr
+    schema = [sys.executable, "-c", code.format(["recipe", "schema"])]
+    with subprocess.Popen(schema, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as gone:
+        gone.stdout.close()
+        assert (gone.stderr.read(), gone.wait()) == (b"", 141)
+
+
+@pytest.mark.slow
 def test_help_names_every_command() -> None:
     script = Path(sys.executable).with_name("rft")
     done = subprocess.run([str(script), "--help"], capture_output=True, text=True, cwd=ROOT, check=True)
