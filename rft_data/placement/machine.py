@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rft_data.core.protocols import RoleSpec
 
-_ROLE_BYTES = 1 << 30
+ROLE_BYTES = 1 << 30
 """About the memory of a role with torch or vLLM and a small model (measured: 0.9 GB)."""
 
 
@@ -22,10 +22,10 @@ def warnings_for(specs: Sequence[RoleSpec]) -> list[str]:
             "the roles share them, and are no faster than one after the other."
         )
     free = free_bytes()
-    if free is not None and free < _ROLE_BYTES * len(specs):
+    if free is not None and free < ROLE_BYTES * len(specs):
         warnings.append(
             f"{free / 2**30:.1f} GiB of memory are free for {len(specs)} roles; each needs about "
-            f"{_ROLE_BYTES / 2**30:.0f} GiB with a small model, and more with a larger one."
+            f"{ROLE_BYTES / 2**30:.0f} GiB with a small model, and more with a larger one."
         )
     return warnings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rft_data.core.text import size_text
-from rft_data.placement.machine import total_bytes
+from rft_data.placement.machine import ROLE_BYTES, total_bytes
 from rft_data.recipe.kinds import (
     that_cleans_data,
     that_explores_and_trains,
@@ -108,10 +108,16 @@ def _memory(recipe: RunRecipe, size: ModelSize, look: Look, cards: Cards | None)
         yield "memory", _needed(place)
     on_cpu = together(found, lambda one: 0 if one.gpus else one.total * one.count)
     if on_cpu and recipe.placement.use != "ray" and not (inline and cards):
-        there = total_bytes()
-        verdict = "fits" if on_cpu < there else "DOES NOT FIT"
+        own = [one for one in found if not one.gpus and not one.name.startswith("reward")]
+        there, processes = total_bytes(), 1 if inline else together(own, lambda one: one.count)
+        needed = on_cpu + processes * ROLE_BYTES
+        verdict = "fits" if needed < there else "DOES NOT FIT"
         other = "" if cards or not inline else "; --gpu-memory 80GB says how it is on a GPU of 80 GB"
-        yield "memory", f"on the CPU: about {size_text(on_cpu)} of {size_text(there)}, {verdict}{other}"
+        yield (
+            "memory",
+            f"on the CPU: about {size_text(needed)} of {size_text(there)}, {verdict} (libraries in "
+            f"{counted(processes, 'process')} take {size_text(processes * ROLE_BYTES)} of it){other}",
+        )
     asked = together(found, lambda one: int(1000 * one.gpus * one.count)) / 1000
     if cards is not None:
         yield from (("fits", words) for words in verdicts(found, cards))

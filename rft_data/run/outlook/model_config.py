@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rft_data.run.outlook.model_size import ModelSize
+from rft_data.run.outlook.model_size import ModelSize, context_of
 
 RECKONED = ("llama", "mistral", "qwen2", "qwen3")
 """Families (`model_type`) whose tensors follow from the numbers of their config."""
@@ -52,4 +52,4 @@ def config_size(config: Mapping[str, Any]) -> ModelSize | None:
     shapes["model.norm.weight"] = (hidden,)
     for number in range(layers):
         shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
-    return ModelSize(shapes, layers, hidden, wide, keys, vocabulary)
+    return ModelSize(shapes, layers, hidden, wide, keys, vocabulary, context_of(config))

@@ -36,6 +36,8 @@ class ModelSize:
     key_values: int
     """Key heads x head size."""
     vocabulary: int
+    context: int | None = None
+    """Longest sequence that it was made for; None: its config does not say."""
 
     @property
     def parameters(self) -> int:
@@ -79,12 +81,19 @@ def folder_size(folder: Path) -> ModelSize | None:
             intermediate=int(config["intermediate_size"]),
             key_values=int(config.get("num_key_value_heads") or heads) * head_size,
             vocabulary=int(config["vocab_size"]),
+            context=context_of(config),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         raise IntegrityError(
             f"model '{folder}' cannot be sized up ({type(err).__name__}: {err}): config.json and the heads "
             "of its safetensors files do not say; copy it again."
         ) from err
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """Longest sequence, as a config says."""
+    found = config.get("max_position_embeddings")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 Look = Callable[[Path], ModelSize | None]
@@ -134,7 +143,7 @@ def _tiny(build: TinyModel) -> ModelSize:
     shapes["model.norm.weight"] = (h,)
     for number in range(build.num_layers):
         shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
-    return ModelSize(shapes, build.num_layers, h, wide, h, _TINY_VOCABULARY)
+    return ModelSize(shapes, build.num_layers, h, wide, h, _TINY_VOCABULARY, build.max_position_embeddings)
 
 
 def _adapts(targets: object, name: str, shape: tuple[int, ...]) -> bool:

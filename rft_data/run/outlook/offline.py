@@ -19,7 +19,7 @@ from rft_data.run.outlook.places import Place
 _ROWS, _EPOCHS = 8, 3
 """Defaults of transformers: rows of a micro-batch, passes over all of them."""
 _TOKENS = 1024
-"""Length of a row that memory is reckoned for, where the recipe cuts none."""
+"""Length of a row that memory is reckoned for, where the recipe cuts none and the model could read more."""
 _LOGITS = 5
 """Float32 copies of all logits that TRL's losses hold at their peak (measured on a CPU: 4.7 sft, 4.6 dpo)."""
 _PAIRED = (DpoStage, RewardModelStage)
@@ -40,7 +40,7 @@ def stage_places(recipe: StagedRecipe, size: ModelSize, *, shared_gpu: bool) -> 
     """The process that trains each stage, of which one is there at a time."""
     gpus = 1 if shared_gpu else min(recipe.placement.trainer.gpus, 1.0)
     for number, stage in enumerate(recipe.offline_stages):
-        tokens = longest(recipe, stage)
+        tokens = _cut(stage) or min(_TOKENS, size.context or _TOKENS)
         rows = _whole(stage.trl, "per_device_train_batch_size", _ROWS) * (1 + isinstance(stage, _PAIRED))
         how = Training(
             options=stage.trl,
@@ -55,14 +55,6 @@ def stage_places(recipe: StagedRecipe, size: ModelSize, *, shared_gpu: bool) -> 
         cut = "" if _cut(stage) else f", if no row is longer than {tokens:,} tokens ('trl.max_length' cuts)"
         shared = shared_gpu or recipe.placement.colocate
         yield Place(f"stage {number}, {stage.algorithm}{cut}", 1, gpus, parts, shared, in_turns=True)
-
-
-def longest(recipe: StagedRecipe, stage: AnyOfflineStage) -> int:
-    """Tokens of the longest row: what the recipe cuts at; else of a built model all, of another a guess."""
-    if (cut := _cut(stage)) is not None:
-        return cut
-    built = recipe.model.build
-    return _TOKENS if built is None else built.max_position_embeddings
 
 
 def counted_in(recipe: StagedRecipe) -> Count:

@@ -56,6 +56,7 @@ def test_a_folder_is_sized_up_without_loading_it(folder: Path) -> None:
     found, model = folder_size(folder), AutoModelForCausalLM.from_pretrained(folder)
     assert found is not None
     assert found.parameters == model.num_parameters()
+    assert found.context == model.config.max_position_embeddings
     adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
     trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
     assert found.adapter_parameters({"r": 4, "target_modules": "all-linear"}) == trained

@@ -59,6 +59,7 @@ def test_a_config_alone_says_every_tensor(family: str, tied: bool) -> None:
     assert found is not None
     assert found.shapes == {name: tuple(one.shape) for name, one in model.named_parameters()}
     assert found.key_values == 2 * 32
+    assert found.context == config.max_position_embeddings
 
 
 def test_a_model_of_the_hub_is_known_by_what_is_in_its_cache(
@@ -157,8 +158,9 @@ stages:
     assert "reference" in memory[1]
     assert "logits" not in memory[3]
     assert memory[4].startswith("on the CPU: about")
-    largest = max(line.partition("about ")[2].partition(" (")[0] for line in memory[1:3])
-    assert largest in memory[4], "of stages in turns the largest counts"
+    each = [float(line.partition("about ")[2].partition(" MiB (")[0]) for line in memory[:4]]
+    assert f"about {1 + max(each) / 1024:.4g} GiB" in memory[4], "of stages in turns the largest counts"
+    assert "libraries in 1 process take 1 GiB of it" in memory[4]
     assert found["disk"].startswith("about 1")
     assert "4 trained models" in found["disk"]
     assert found["where"] == "one process"
