@@ -47,11 +47,15 @@ class OperatorWorker:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
+    def judge(self, table: pa.Table) -> Outcome:
+        """Run the operator over a part of a batch. Raises: BatchError if it failed on the part as a whole."""
+        return apply(self._stage, table)
+
     def attempt(self, rows: str) -> Answer:
-        """Run the operator over a part of a batch (as `packed` encodes it)."""
+        """The same for a part as `packed` encodes it, and an answer that can be sent as JSON."""
         table = unpacked(rows)
         try:
-            outcome = apply(self._stage, table)
+            outcome = self.judge(table)
         except BatchError as err:
             return Answer(packed(table.slice(0, 0)), {}, {}, str(err))
         return Answer(packed(outcome.table), outcome.dropped, outcome.quarantined)
@@ -175,10 +179,15 @@ def _placement(limits: Limits) -> Placement:
 
 def packed(table: pa.Table) -> str:
     """A table as an Arrow stream in base64."""
+    return base64.b64encode(streamed(table)).decode()
+
+
+def streamed(table: pa.Table) -> pa.Buffer:
+    """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
-    return base64.b64encode(sink.getvalue()).decode()
+    return sink.getvalue()
 
 
 def unpacked(text: str) -> pa.Table:

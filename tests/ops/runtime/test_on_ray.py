@@ -13,6 +13,12 @@ from tests.ops.runtime.test_workers import pids, pipeline, slow_operators  # noq
 from tests.ops.test_base import ROWS
 
 pytestmark = pytest.mark.slow
+CLEANING = [
+    {"whitespace_normalization_mapper": {}},
+    {"special_characters_filter": {"max_ratio": 0.35}},
+    {"document_deduplicator": {}},
+]
+"""Changes rows, drops rows one by one, and compares all of them (in the command's own process)."""
 
 
 def expected():
@@ -43,6 +49,22 @@ def test_ray_data_gives_an_operator_on_the_whole_batch_all_rows(ray_core):
     mine = OperatorPipeline(EXAMPLES[name], name="ops").run_tasks(table).table
     found = {row["seq"]: None if row["advantage"] is None else list(row["advantage"]) for row in rows}
     assert found == dict(zip(mine["seq"].to_pylist(), mine["advantage"].to_pylist(), strict=True))
+
+
+def test_a_list_over_ray_data_keeps_and_loses_what_it_does_here(ray_core):
+    texts = [f"How many are {n} and {n % 7} apples" + "? " * (n % 5) + "!@#" * (n % 11) for n in range(120)]
+    table = pa.table({"text": texts * 2, "row": list(range(240))})
+    found = {}
+    for spread in (0, 2):
+        run = OperatorPipeline(CLEANING, name="task_ops", text_column="text", spread=spread)
+        done = run.run_tasks(table)
+        run.close()
+        found[spread] = (
+            [(one.name, one.rows_in, one.rows_out, one.dropped) for one in done.reports],
+            done.table,
+        )
+    assert found[2] == found[0]
+    assert [rows_in > rows_out > 0 for _, rows_in, rows_out, _ in found[0][0]] == [False, True, True]
 
 
 def test_workers_on_ray_do_the_same(experiences, ray_core):
