@@ -20,11 +20,12 @@ from rft_data.recipe.kinds import (
     with_tasks,
 )
 from rft_data.recipe.modes import ExplorerRecipe, OperatorRecipe
-from rft_data.recipe.recipe import Recipe, TasksRecipe
+from rft_data.recipe.recipe import Recipe, RunRecipe, TasksRecipe
 from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
+from rft_data.run.data_check.imported import check_imports
 from rft_data.run.debug.chosen import seen
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def deep_problems(recipe: Recipe) -> list[str]:
     found = _Problems()
     for check in _part_checks(recipe):
         found.attempt(check)
+    if (run := with_model(recipe)) is not None and run.imports:
+        found.texts += _import_problems(run)
     if (asking := with_tasks(recipe)) is not None:
         tasks = [one for section in asking.tasks for one in _first_tasks(section, asking, found)]
         if (playing := with_explorers(recipe)) is not None and not playing.several_models:
@@ -48,6 +51,13 @@ def deep_problems(recipe: Recipe) -> list[str]:
             if playing.explorer.base_url is None and model:
                 found.attempt(partial(_check_prompts, playing, model, tasks))
     return found.texts
+
+
+def _import_problems(recipe: RunRecipe) -> Iterator[str]:
+    """Imports that cannot be read, and rows that no stage can train on."""
+    report = check_imports(recipe, recipe.imports)
+    yield from report.problems
+    yield from (f"import '{one.name}': {said}" for one in report.tasksets for said in one.problems)
 
 
 class _Problems:

@@ -65,7 +65,7 @@ class _View:
         model = recipe.starts_from
         cuts = [cut for one in recipe.offline_stages if isinstance(cut := one.trl.get("max_length"), int)]
         room = min(cuts, default=None)
-        if model is None:
+        if model is None or not recipe.offline_stages:  # nothing of it is trained on here
             return cls(None, room)
         try:
             with TemporaryDirectory() as folder:

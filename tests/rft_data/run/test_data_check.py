@@ -184,6 +184,10 @@ def test_answers_and_pairs_that_stages_will_train_on_are_shown_as_they_see_them(
     assert f'in a recipe, under imports: - {{"path": "{tmp_path}/pairs.jsonl"}}' in shown.stdout
     refused = rft("data", "check", str(tmp_path / "pairs.jsonl"), "--recipe", str(offline), "--prompt", "p")
     assert (refused.exit_code, "columns are those of a format" in refused.stderr) == (2, True)
+    assert rft("recipe", "validate", str(offline), "--deep").exit_code == 0
+    foreign = write(tmp_path / "foreign.jsonl", {"messages": [{"role": "user", "content": "no answer"}]})
+    deep = rft("recipe", "validate", str(offline), f"imports.0.path={foreign}", "--deep")
+    assert "import 'foreign': no row can be stored; the first because of" in deep.stderr
     none = rft("data", "check", str(offline), "~imports")
     assert "reads no tasks and imports nothing: it trains on what the buffer" in none.stderr
     broken = checked(str(write(tmp_path / "x.jsonl", {"prompt": ""})), "--recipe", str(offline), code=1)
