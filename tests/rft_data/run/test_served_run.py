@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recipes.sums_users import Users
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
-from rft_data.recipe.load import load_recipe
+from rft_data.loop.member import Member
+from rft_data.loop.online import OnlineLoop
+from rft_data.recipe.load import load_recipe, load_run
 from rft_data.run.start import run_recipe
+from rft_data.run.watch.step_log import StepLog
 from tests.ports import free_port
 from tests.waiting import LIMIT_S
 
@@ -90,17 +96,60 @@ def test_what_users_ask_is_played_by_the_workflow_that_serves_them(tmp_path: Pat
         )
 
 
+class Killing:
+    """Kills the pinned explorer after the second step, and does not let the run end before it is back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.killed = False
+        self.back: list[tuple[int, int]] = []
+        """The last steps, and the step whose weights it served after them."""
+        stepped = StepLog.stepped
+
+        def observed(log: StepLog, loop: OnlineLoop, *args: Any) -> None:
+            stepped(log, loop, *args)
+            self._look(loop, next(one for one in loop.exploring.fleet.members if one.role.name == PINNED))
+
+        monkeypatch.setattr(StepLog, "stepped", observed)
+
+    def _look(self, loop: OnlineLoop, pinned: Member) -> None:
+        if not self.killed:
+            if loop.step == 2:
+                self.killed = True
+                os.kill(int(pinned.role._process.where.split()[1]), signal.SIGKILL)  # type: ignore[attr-defined]
+            return
+        for under_way in (pinned.starting, pinned.loading and pinned.loading[0]):
+            if under_way:
+                under_way.result(LIMIT_S)
+        if pinned.version >= 0 and pinned.deaths:
+            self.back.append((loop.step, loop.versions.optimizer_step(pinned.version)))
+
+
+PINNED = "explorer-1"
+
+
 @pytest.mark.slow
-def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(tmp_path: Path) -> None:
-    port, steps, behind = free_port(), 4, 1
+def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when their explorer is killed in between, and when the run ends and goes on."""
+    port, steps, behind = free_port(), 8, 1
     changes = [
         f"ab={{behind: {behind}, share: 0.5}}",
         f"sync={{every: 1, max_staleness: {behind}}}",
         "placement={use: local, explorers: {count: 2}}",
         f"stages.0.steps={steps}",
+        "stages.0.trl={learning_rate: 1.0e-3, lr_scheduler_type: constant}",
     ]
+    killing = Killing(monkeypatch)
     with users_at(port, number=3) as users:
         run_recipe(load_recipe(recipe(tmp_path, port), changes))
+    assert f"{PINNED} is started again" in caplog.text
+    assert killing.back, "it served again before the run's end"
+    assert all(step - served in (behind, behind + 1) for step, served in killing.back), killing.back
+    assert not users.troubles.keys() - {"HTTPStatusError", "InternalServerError"}, "429 and 503 of its arm"
+    steps += 2
+    with users_at(port, number=3) as users:
+        run_recipe(load_run(tmp_path / "run", [f"steps={steps}"]))
     assert not users.troubles, "a visit failed while the server was there"
     with Buffer(tmp_path / "buffer", read_only=True) as buffer:
         rows = {row["group_id"]: row for row in buffer.read("experiences").to_pylist()}
@@ -108,16 +157,19 @@ def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(tmp_
         step_of = {row["version"]: row["step"] for row in buffer.read("versions").to_pylist()}
         metrics = buffer.read("metrics").to_pylist()
     arms: Counter[str] = Counter()
+    resumed: Counter[str] = Counter()
     for lease in leases:
         for row in (rows[group] for group in lease["group_ids"]):
             arm, step = json.loads(row["metadata"])["arm"], lease["step"]
             arms[arm] += 1
-            assert row["explorer_id"] == {"old": "explorer-1", "new": "explorer-0"}[arm]
+            resumed[arm] += step >= steps - 2
+            assert row["explorer_id"] == {"old": PINNED, "new": "explorer-0"}[arm]
             assert row["version_min"] == row["version_max"]
             lag = step - step_of[row["version_min"]]
             # the newest that the bound lets train is also the oldest that the pinned explorer serves
             assert lag == min(behind, step) if arm == "old" else 0 <= lag <= behind
     assert arms.total() == 4 * steps
     assert 2 <= arms["old"] <= 2 * steps, "its share, or less where its users came late"
+    assert resumed["old"] > 0, "of weights that were published before the run ended"
     counted = {key: sum(m["value"] for m in metrics if m["key"] == f"ab/{key}/n") for key in arms}
     assert all(arms[arm] <= counted[arm] <= len(rows) for arm in arms)
