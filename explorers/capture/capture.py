@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from explorers.capture.bodies import Bodies
 from explorers.capture.limits import CaptureLimits
 from explorers.capture.trajectory import Trajectory
 from explorers.conversations.template import ChatTemplate
@@ -31,6 +32,10 @@ class Open:
     """Requests under way."""
     used: float = field(default_factory=time.monotonic)
     """When a request was last begun or ended."""
+    held: int = 0
+    """Tokens that it is counted with in `Capture.held`."""
+    task_tokens: int = 0
+    """Of these, for what its task is long."""
 
 
 class Capture:
@@ -49,6 +54,9 @@ class Capture:
         self.limits = limits or CaptureLimits()
         self.requests = 0
         """Requests under way."""
+        self.bodies = Bodies(self.limits.bodies_bytes)
+        self.held = 0
+        """Tokens that open trajectories held when their last requests ended."""
         self._template = template
         self._sampling = sampling
         self._policy = policy
@@ -70,15 +78,25 @@ class Capture:
             tokenizer_hash=self._tokenizer_hash,
             policy=self._policy,
             budget=self.limits.tokens,
+            room=self.limits.key_tokens,
         )
         self._open[made.id] = Open(made)
         return made
 
     def close(self, name: str) -> Trajectory:
         """Take no more requests for a trajectory, and forget it. Raises: KeyError when it is not open."""
-        trajectory = self._open.pop(name).trajectory
-        trajectory.closed = True
-        return trajectory
+        opened = self._open.pop(name)
+        self.held -= opened.held
+        opened.trajectory.closed = True
+        return opened.trajectory
+
+    def count(self, opened: Open, task_tokens: int = 0) -> None:
+        """Take in what an open trajectory holds now; `task_tokens`: what its task is counted with."""
+        if self._open.get(opened.trajectory.id) is opened:
+            opened.task_tokens += task_tokens
+            now = opened.trajectory.held + opened.task_tokens
+            self.held += now - opened.held
+            opened.held = now
 
     def __iter__(self) -> Iterator[Open]:
         """The open trajectories."""
@@ -101,15 +119,18 @@ class Capture:
         """Whether `given` is the key of a trajectory, open or not."""
         return hmac.compare_digest(self.key(name).encode(), given.encode())
 
+    def admits(self, token: str, name: str, given: str) -> bool:
+        """Whether `given` is the server's token, or the key of a trajectory."""
+        return hmac.compare_digest(given.encode(), token.encode()) or (bool(name) and self.opens(name, given))
+
     @staticmethod
     def path(name: str) -> str:
         """The path of a trajectory's base URL."""
         return f"/t/{name}/v1"
 
     def _check_room(self) -> None:
-        held = sum(one.trajectory.held for one in self._open.values())
-        if len(self._open) >= self.limits.trajectories or held >= self.limits.held_tokens:
+        if len(self._open) >= self.limits.trajectories or self.held >= self.limits.held_tokens:
             raise BusyError(
-                f"{len(self._open)} trajectories are open and hold {held} tokens; at most "
+                f"{len(self._open)} trajectories are open and hold {self.held} tokens; at most "
                 f"{self.limits.trajectories} and {self.limits.held_tokens} may be: end some, or wait."
             )

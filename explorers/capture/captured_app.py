@@ -26,7 +26,7 @@ from rft_data.core.words import RolloutEnd
 
 _OVERLONG = "maximum context length"
 """How vLLM says it."""
-_LIMITS = CaptureLimits(body_bytes=32 << 20, requests=1 << 16, key_requests=256)
+_LIMITS = CaptureLimits(body_bytes=32 << 20, bodies_bytes=1 << 30, requests=1 << 16, key_requests=256)
 _BUSY = (401, 409, 429)
 """Refusals that say nothing of what was asked."""
 _MOST_READ = 1 << 16

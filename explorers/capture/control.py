@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -77,12 +76,9 @@ def control_app(service: Service, token: str) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(RftError, _failed)
 
-    def check(given: str, name: str | None = None) -> None:
+    def check(given: str, name: str = "") -> None:
         scheme, _, key = given.partition(" ")
-        known = hmac.compare_digest(key.encode(), token.encode())
-        if scheme.lower() != "bearer" or not (
-            known or (name is not None and service.capture.opens(name, key))
-        ):
+        if scheme.lower() != "bearer" or not service.capture.admits(token, name, key):
             raise HTTPException(401, "this key does not open it.")
 
     @app.get("/health")

@@ -6,13 +6,13 @@ goes through.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Any, Unpack
 
 from explorers.capture.answers import refuse
-from explorers.capture.asgi import App, Receive, Scope, Send, bearer, read_body, replayed
+from explorers.capture.asgi import App, Receive, Scope, Send, bearer, replayed
+from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.capture import Capture, Open
 from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
 from explorers.capture.openai_app import AppArguments, openai_app
@@ -21,8 +21,8 @@ from explorers.engines.vllm_engine import VllmEngine
 
 _READ = frozenset({"/v1/models"})
 """Paths of vLLM's server that may be read."""
-_BODY_S = 120.0
-"""Longest wait for a body: without it, a client that was cut off keeps its trajectory open for ever."""
+_BODIES = 16
+"""So many longest bodies of control requests may be under way."""
 _DROPPED = frozenset({b"authorization", b"x-api-key", b"content-length", b"cookie"})
 """Headers that vLLM's server does not get."""
 
@@ -31,8 +31,8 @@ class Gate:
     """ASGI application over vLLM's; paths are `/t/TRAJECTORY/v1/...`."""
 
     def __init__(self, capture: Capture, inner: App) -> None:
-        self._capture = capture
-        self._inner = inner
+        self.capture = capture
+        self.inner = inner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -40,8 +40,8 @@ class Gate:
             return
         _, prefix, name, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
         route = f"/{rest}"
-        opened = self._capture.find(name)
-        if prefix != "t" or not self._capture.opens(name, bearer(scope["headers"])) or opened is None:
+        opened = self.capture.find(name)
+        if prefix != "t" or not self.capture.opens(name, bearer(scope["headers"])) or opened is None:
             await refuse(send, route, 401, "no open trajectory has this URL and this key.")
         else:
             await self.answer(opened, route, scope, receive, send)
@@ -49,7 +49,7 @@ class Gate:
     async def answer(self, opened: Open, route: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of a trajectory, whose client was found to be its own; `route`: `/v1/...`."""
         if scope["method"] == "GET" and route in _READ:
-            await self._inner(_inner_scope(scope, route), receive, send)
+            await self.inner(_inner_scope(scope, route), receive, send)
         elif scope["method"] != "POST" or route not in ROUTES:
             await refuse(
                 send, route, 404, f"there is no such route here; POST one of {', '.join(sorted(ROUTES))}."
@@ -59,40 +59,38 @@ class Gate:
 
     async def _sampled(self, opened: Open, route: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on that samples."""
-        capture, limits = self._capture, self._capture.limits
+        capture, limits = self.capture, self.capture.limits
         if capture.requests >= limits.requests or opened.requests >= limits.key_requests:
             await refuse(send, route, 429, "too many requests are under way; come back later.", wait_s=1)
+            return
+        if capture.held >= limits.held_tokens:
+            text = f"all trajectories hold {capture.held} tokens, of at most {limits.held_tokens}: end some."
+            await refuse(send, route, 429, text, wait_s=5)
             return
         capture.requests += 1
         opened.requests += 1
         opened.used = time.monotonic()
         try:
-            try:
-                async with asyncio.timeout(_BODY_S):
-                    raw = await read_body(receive, limits.body_bytes)
-            except TimeoutError:
-                await refuse(send, route, 408, f"the request's body did not come in {_BODY_S:g} s.")
-                return
-            if raw is None:
-                await refuse(send, route, 413, f"the request is longer than {limits.body_bytes} bytes.")
-                return
-            asked = self._asked(opened, route, raw)
-            token = ASKED.set(asked)
-            try:
-                await self._inner(_inner_scope(scope, route), replayed(raw, receive), send)
-            finally:
-                ASKED.reset(token)
+            async with capture.bodies.read(scope, receive, limits.body_bytes) as raw:
+                token = ASKED.set(self._asked(opened, route, raw))
+                try:
+                    await self.inner(_inner_scope(scope, route), replayed(raw, receive), send)
+                finally:
+                    ASKED.reset(token)
+        except BodyRefused as err:
+            await refuse(send, route, err.status, str(err), wait_s=err.wait_s)
         except Refused as err:
             opened.trajectory.failed(err)
             await refuse(send, route, 400, str(err), param=err.field)
         finally:
             capture.requests -= 1
+            capture.count(opened)
             opened.requests -= 1
             opened.used = time.monotonic()
 
     def _asked(self, opened: Open, route: str, raw: bytes) -> Asked:
         """What a request says. Raises: Refused."""
-        trajectory, limits = opened.trajectory, self._capture.limits
+        trajectory, limits = opened.trajectory, self.capture.limits
         if trajectory.held >= limits.key_tokens:
             raise Refused(
                 "trajectory",
@@ -108,6 +106,7 @@ class Gate:
             messages=body["messages"] if chat else None,
             tools=body.get("tools") if chat and body.get("tool_choice") != "none" else None,
             limited=says_limit(body),
+            ids=body.get("return_token_ids") is True,
         )
 
 
@@ -127,24 +126,31 @@ async def capturing(
 class Front:
     """One application of two: the programs' requests go to the gate, all others to the control routes."""
 
-    def __init__(self, gate: Gate, control: App, body_bytes: int) -> None:
-        """`body_bytes`: longest body of a control request."""
+    def __init__(self, gate: Gate, control: App, body_bytes: int, token: str) -> None:
+        """`body_bytes`: longest body of a control request; `token`: who has it, or a key, is read at all."""
         self._gate = gate
         self._control = control
         self._body_bytes = body_bytes
+        self._token = token
+        self._bodies = Bodies(_BODIES * body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        if scope["path"].startswith("/t/"):
+        _, what, name, _ = [*scope["path"].split("/", 3), "", "", ""][:4]
+        if what == "t":
             await self._gate(scope, receive, send)
-            return
-        raw = await read_body(receive, self._body_bytes)
-        if raw is None:
-            await refuse(send, "", 413, f"the request is longer than {self._body_bytes} bytes.")
-            return
-        await self._control(scope, replayed(raw, receive), send)
+        elif what != "trajectories":  # a look at its health, or what is not there
+            await self._control(scope, replayed(b"", receive), send)
+        elif not self._gate.capture.admits(self._token, name, bearer(scope["headers"])):
+            await refuse(send, "", 401, "this key does not open it.")
+        else:
+            try:
+                async with self._bodies.read(scope, receive, self._body_bytes) as raw:
+                    await self._control(scope, replayed(raw, receive), send)
+            except BodyRefused as err:
+                await refuse(send, "", err.status, str(err), wait_s=err.wait_s)
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -1,18 +1,22 @@
-"""Where a prompt continues what was sampled: compared by token ids, then by text.
+"""Where a prompt continues what was sampled: compared by token ids, then by text, then by messages.
 
 A server renders the whole conversation for every request and tokenises it anew. Of what it renders, the turns
-that were sampled are replaced by their sampled ids; only what is new is tokenised.
+that were sampled are replaced by their sampled ids; only what is new is tokenised. A turn with tool calls is
+often rendered in other words than it was sampled in (spaces of JSON, line breaks): its message tells it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from explorers.conversations.drift import SHORT
+from explorers.conversations.messages import key
+from explorers.conversations.shape import broken, form
 from explorers.conversations.template import THINK_CLOSE, THINK_OPEN, ChatTemplate
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.errors import RowError
+from rft_data.core.rows import Message
 from rft_data.core.words import Drift, TemplatePolicy
 
 
@@ -25,6 +29,23 @@ class Continued:
     added: list[int]
     """Ids after those of the parent."""
     drift: Drift
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What a prompt was rendered from."""
+
+    messages: Sequence[Message]
+    """In the form of rows."""
+    tools: Sequence[Mapping[str, object]] | None
+    offered: str
+    """The tools as canonical JSON."""
+    keys: tuple[str, ...]
+    """Of the messages; see `compared`."""
+
+    def part(self, start: int, end: int) -> tuple[str, ...]:
+        """What messages of it and its tools are compared by."""
+        return (*self.keys[start:end], self.offered)
 
 
 @dataclass(slots=True)
@@ -41,20 +62,19 @@ class History:
         """A turn was removed."""
         self._contexts.pop(turn, None)
 
-    def continued(self, prompt: Sequence[int]) -> Continued:
+    def continued(self, prompt: Sequence[int], chat: Chat | None = None) -> Continued:
         """Where `prompt` goes on; a short difference in the last turn is put into that turn.
 
+        `chat`: the messages that it was rendered from, where these are known.
         Raises: RowError where the history drifted and the policy is to refuse that.
         """
         parent, known = self._by_ids(prompt)
         after = [turn for turn in self.turns.siblings(parent) if turn.reply is not None]
         if not after or known == len(prompt):
             return Continued(parent, list(prompt[known:]), Drift.EXACT)
-        left = self._text(prompt[known:])
-        deeper, rest = self._by_text(parent, left)
-        if deeper is not parent and self._longer(deeper, parent):
-            parent, left, known = deeper, rest, -1
-        drifted = self._drifted(parent, left)
+        parent, left, drifted = self._deepest(parent, self._text(prompt[known:]), chat)
+        if parent is not None and _length(parent) > known:
+            known = -1
         if not drifted:
             return Continued(parent, self._added(prompt, known, left), Drift.EXACT)
         if self.policy is TemplatePolicy.REFUSE:
@@ -67,6 +87,54 @@ class History:
             if after_it is not None:
                 return Continued(turn, self.template.ids(after_it), Drift.MASKED)
         return Continued(parent, self._added(prompt, known, left), Drift.FORKED)
+
+    def _deepest(
+        self, parent: Turn | None, left: str, chat: Chat | None
+    ) -> tuple[Turn | None, str, list[Turn]]:
+        """The deepest turn that is gone on from, the text after it, and the turns that `left` differs in."""
+        whole = left
+        while True:
+            deeper, rest = self._by_text(parent, left)
+            if self._longer(deeper, parent):
+                parent, left = deeper, rest
+            drifted = self._drifted(parent, left)
+            after = self._by_messages(parent, chat) if drifted and chat is not None else None
+            if after is None or not whole.endswith(after[1]):
+                return parent, left, drifted
+            parent, left = after
+
+    def _by_messages(self, parent: Turn | None, chat: Chat) -> tuple[Turn, str] | None:
+        """The deepest turn after `parent` that has the messages of a chat, and the text after it.
+
+        None where there is none, or where the template writes what was before it in another way by now.
+        """
+        start = 0 if parent is None else len(parent.conversation)
+        best, known = parent, start
+        waiting = [(turn, start) for turn in self.turns.siblings(parent)]
+        while waiting:
+            turn, before = waiting.pop()
+            end = before + len(turn.keys) + 1
+            if turn.reply is None or chat.part(before, end) != (*turn.keys, turn.reply_key, turn.offered):
+                continue
+            if end > known:
+                best, known = turn, end
+            waiting += [(child, end) for child in turn.children]
+        if best is None or best is parent or best.reply is None:
+            return None
+        try:
+            return self._after_messages(best, best.reply.message, chat, known)
+        except RowError:  # ours cannot render what the server's did
+            return None
+
+    def _after_messages(self, best: Turn, said: Message, chat: Chat, known: int) -> tuple[Turn, str] | None:
+        """A turn and the text after it, where the template goes on as it began. Raises: RowError."""
+        added = list(map(_with_text, chat.messages[known:]))
+        history = [*best.conversation, *added]
+        forms, last = tuple(map(form, history)), len(best.conversation) - 1
+        keeps = self.policy is TemplatePolicy.KEEP_THINKING
+        if not keeps and broken(self.template, forms, last, chat.tools is not None):
+            return None
+        return best, self._text(self.template.between(said, added, chat.tools, ended=best.ended))
 
     def _added(self, prompt: Sequence[int], known: int, left: str) -> list[int]:
         """The ids after the parent's: as they came, or of the text `left` where the parent has other ids."""
@@ -132,7 +200,8 @@ class History:
                 return text[len(said) :]
         return None
 
-    def _longer(self, deeper: Turn | None, parent: Turn | None) -> bool:
+    @staticmethod
+    def _longer(deeper: Turn | None, parent: Turn | None) -> bool:
         return deeper is not None and (parent is None or len(deeper.path) > len(parent.path))
 
     def _context(self, turn: Turn) -> str:
@@ -143,6 +212,26 @@ class History:
     def _text(self, ids: Sequence[int]) -> str:
         text: str = self.template.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
+
+
+def compared(message: Message) -> str:
+    """What decides whether a client's message is a turn of ours; white space beside calls does not count."""
+    message = _with_text(message)
+    if message.get("tool_calls") and isinstance(message["content"], str):
+        message = {**message, "content": message["content"].strip()}
+    return key(message)
+
+
+def _with_text(message: Message) -> Message:
+    """The same message, whose parts are one text where all of them are text."""
+    parts = message["content"]
+    if not isinstance(parts, list) or not all(part.get("type") == "text" for part in parts):
+        return message
+    return {**message, "content": "".join(str(part.get("text", "")) for part in parts)}
+
+
+def _length(turn: Turn) -> int:
+    return sum(len(_own_ids(one)) for one in turn.path)
 
 
 def _own_ids(turn: Turn) -> list[int]:

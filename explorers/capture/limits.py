@@ -16,6 +16,8 @@ class CaptureLimits:
 
     body_bytes: int = 8 << 20
     """Bytes that the body of one request may have."""
+    bodies_bytes: int = 64 << 20
+    """Bytes that the bodies of all requests under way may have; more are answered 429."""
     requests: int = 256
     """Under way at once; more are answered 429."""
     key_requests: int = 32
@@ -25,9 +27,9 @@ class CaptureLimits:
     tokens: int = 1 << 20
     """That one trajectory may sample."""
     key_tokens: int = 4 << 20
-    """That one trajectory may hold in memory, prompts included."""
+    """That the rows of one trajectory may have, prompts included."""
     held_tokens: int = 64 << 20
-    """That all open trajectories together may hold before no other one is opened."""
+    """The same, of all that are open; beyond it new ones and requests of open ones are answered 429."""
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from explorers.capture.rendered import Observed
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.conversations.turns import Turn
 from explorers.engines.vllm_engine import VllmEngine
 from explorers.engines.vllm_request import Flight
 from explorers.ledger import RequestCost
 from rft_data.core.errors import EngineError
+from rft_data.core.words import TemplatePolicy
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -53,7 +55,7 @@ class Recorder:
         llm = engine.llm
         self.vllm_config = llm.vllm_config
         self.model_config = llm.model_config
-        self.renderer = llm.renderer
+        self.renderer = Observed(llm.renderer)
         self.input_processor = llm.input_processor
         self._llm = llm
 
@@ -84,6 +86,8 @@ class Recorder:
         choices = [_Choice(number, turn) for number, turn in enumerate(begun)]
         try:
             async for output in self._sampled(choices, params, asked, most):
+                if trajectory.policy is TemplatePolicy.KEEP_THINKING and not asked.ids:
+                    output.prompt_token_ids = ids  # else it looks as if thinking were over
                 yield output
         finally:
             cost.tokens = sum(len(choice.turn.sampled) for choice in choices)

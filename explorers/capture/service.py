@@ -14,6 +14,7 @@ from explorers.capture.capture import Capture, Open
 from explorers.capture.store import TASKSET, Given, Stored, TrajectoryStore
 from explorers.capture.trajectory import Trajectory
 from explorers.engines.vllm_engine import VllmEngine
+from rft_data.core.canonical import canonical_json
 from rft_data.core.errors import BusyError
 from rft_data.core.rows import Task
 from rft_data.core.words import Drift, RolloutEnd
@@ -56,6 +57,9 @@ class Service:
         """A new trajectory, which has left a durable trace. Raises: BusyError when no more may be open."""
         trajectory = self.capture.open(self._store.name(secrets.token_hex(8)))
         self._about[trajectory.id] = _About(task)
+        opened = self.capture.find(trajectory.id)
+        if opened is not None:
+            self.capture.count(opened, _task_tokens(task))
         try:
             await self._store.opened(trajectory, task)
         except BaseException:
@@ -195,6 +199,11 @@ class Service:
         self._about.pop(name, None)
         if self.capture.find(name) is not None:
             self.capture.close(name)
+
+
+def _task_tokens(task: Task | None) -> int:
+    """About as many as the text of a task has, which is kept until the end."""
+    return 0 if task is None else len(canonical_json([task.answer, task.metadata, *task.messages])) // 4
 
 
 def _taskset(about: _About | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from explorers.capture.history import History
+from explorers.capture.history import Chat, History, compared
 from explorers.conversations.messages import one_form
 from explorers.conversations.model import turn_reply
 from explorers.conversations.rows import branch_rows, constant_columns, experience
@@ -25,16 +25,18 @@ ABORTED, CONSTRAINED = "aborted_turns", "constrained_turns"
 under a grammar (they have no loss: their logprobs are of the tokens that it allows)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """What a client said in the request that is being answered."""
 
     trajectory: Trajectory
     messages: Sequence[Message] | None
-    """None: no chat request, or messages of another form than OpenAI's."""
+    """None: no chat, or messages of another form than OpenAI's, until vLLM's server has made it of them."""
     tools: Sequence[Mapping[str, object]] | None
     limited: bool = True
     """Whether the client says how many tokens may be sampled."""
+    ids: bool = False
+    """Whether the client wants token ids."""
 
 
 ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
@@ -53,6 +55,8 @@ class Trajectory:
     policy: TemplatePolicy = TemplatePolicy.FORK
     budget: int | None = None
     """Most tokens that it may sample."""
+    room: int | None = None
+    """Most tokens that its rows may have."""
     turns: Turns = field(default_factory=Turns)
     drift: Counter[Drift] = field(default_factory=Counter)
     """Requests by how their history differed from what was sampled."""
@@ -63,8 +67,6 @@ class Trajectory:
     aborted_tokens: int = 0
     constrained: int = 0
     """Turns that were sampled under a grammar."""
-    held: int = 0
-    """Tokens that it holds in memory."""
     closed: bool = False
     """Whether it takes no more requests."""
     end: RolloutEnd | None = None
@@ -86,15 +88,16 @@ class Trajectory:
         if self.closed:
             raise RowError(f"trajectory '{self.id}' is closed; open another one.")
         self._spend(choices * max_tokens)
-        found = self._history.continued(prompt_ids)
+        chat = _chat(asked)
+        found = self._history.continued(prompt_ids, chat)
         self.drift[found.drift] += 1
-        self._asked += choices * max_tokens
-        added = self._messages(found.parent, found.added, asked)
-        offered = "" if asked.messages is None else canonical_json(list(asked.tools) if asked.tools else None)
-        begun = [Turn(found.parent, (), added, list(found.added), offered) for _ in range(choices)]
+        added = self._messages(found.parent, found.added, chat)
+        keys, offered = tuple(map(compared, added)), _offered(asked)
+        begun = [Turn(found.parent, keys, added, list(found.added), offered) for _ in range(choices)]
         for turn in begun:
             self.turns.begin(turn)
-        self.held += sum(len(turn.context) for turn in begun)
+        self._check_room(begun)
+        self._asked += choices * max_tokens
         return begun
 
     def finish(
@@ -106,8 +109,8 @@ class Trajectory:
         turn.reply = turn_reply(
             turn, turn.asked_ids[: -len(turn.sampled)], finish, asked.tools, self.template
         )
+        turn.reply_key = compared(turn.reply.message)
         self.sampled += len(turn.sampled)
-        self.held += len(turn.sampled)
 
     def abort(self, turn: Turn) -> None:
         """Forget a turn that was not finished."""
@@ -116,7 +119,6 @@ class Trajectory:
         self.aborted += 1
         self.aborted_tokens += len(turn.sampled)
         self.sampled += len(turn.sampled)
-        self.held -= len(turn.context)
 
     def settle(self, tokens: int) -> None:
         """A request is over that could sample so many tokens."""
@@ -147,6 +149,11 @@ class Trajectory:
         ]
 
     @property
+    def held(self) -> int:
+        """Tokens that it holds in memory, or will at its end: those of its rows."""
+        return self.turns.given + self.sampled - self.aborted_tokens
+
+    @property
     def prompt(self) -> tuple[Message, ...]:
         """The messages before the first sampled turn."""
         first = next(iter(self.turns), None)
@@ -160,13 +167,35 @@ class Trajectory:
                 "(max_tokens), or raise the server's limit."
             )
 
-    def _messages(self, parent: Turn | None, added: Sequence[int], asked: Asked) -> tuple[Message, ...]:
+    def _check_room(self, begun: Sequence[Turn]) -> None:
+        """Raises: RowError when the rows would be too long with these turns, which are forgotten then."""
+        if self.room is not None and (held := self.held) > self.room:
+            for turn in begun:
+                self.turns.forget(turn)
+            raise RowError(
+                f"the rows of trajectory '{self.id}' would have {held} tokens, of at most {self.room} (a "
+                "branch has those before it once more); end it, or send fewer branches."
+            )
+
+    def _messages(self, parent: Turn | None, added: Sequence[int], chat: Chat | None) -> tuple[Message, ...]:
         """The messages that a request adds; what it adds as one message where that is not known."""
         known = 0 if parent is None else len(parent.conversation)
-        if asked.messages is not None and len(asked.messages) > known:
-            try:
-                return tuple(one_form(asked.messages)[known:])
-            except RowError:  # of a form that rows do not have: vLLM renders more than we store
-                pass
+        if chat is not None and len(chat.messages) > known:
+            return tuple(chat.messages[known:])
         text = self.template.tokenizer.decode(list(added), skip_special_tokens=False)
         return ({"role": "user", "content": text},)
+
+
+def _offered(asked: Asked) -> str:
+    return "" if asked.messages is None else canonical_json(list(asked.tools) if asked.tools else None)
+
+
+def _chat(asked: Asked) -> Chat | None:
+    """What a client said, where it said messages that rows can have; vLLM renders more than we store."""
+    if asked.messages is None:
+        return None
+    try:
+        messages = one_form(asked.messages)
+    except (RowError, TypeError, ValueError):
+        return None
+    return Chat(messages, asked.tools or None, _offered(asked), tuple(map(compared, messages)))

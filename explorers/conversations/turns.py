@@ -113,7 +113,9 @@ class Turns:
 
     def __init__(self) -> None:
         self.roots: list[Turn] = []
-        self._begun: list[Turn] = []
+        self.given = 0
+        """Tokens that rows have before what was sampled: a branch has those of its path once more."""
+        self._begun: dict[Turn, int] = {}
 
     def __iter__(self) -> Iterator[Turn]:
         """Every turn that has been sampled, in the order in which they were begun."""
@@ -174,10 +176,13 @@ class Turns:
 
     def begin(self, turn: Turn) -> None:
         """Add a turn that is about to be sampled."""
-        self.siblings(turn.parent).append(turn)
-        self._begun.append(turn)
+        siblings = self.siblings(turn.parent)
+        before = 0 if turn.parent is None or not siblings else len(turn.parent.ids)
+        self._begun[turn] = before + len(turn.context)
+        self.given += self._begun[turn]
+        siblings.append(turn)
 
     def forget(self, turn: Turn) -> None:
         """Remove a turn that was not sampled."""
         self.siblings(turn.parent).remove(turn)
-        self._begun.remove(turn)
+        self.given -= self._begun.pop(turn)

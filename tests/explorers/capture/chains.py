@@ -20,10 +20,16 @@ _SURE = 50.0
 """Makes the next token certain at every temperature in use."""
 
 
+ROOM = 4096
+"""Frameworks have long prompts, and this tokenizer short tokens."""
+CALL = ("Let me add.\n", "<tool_call>", '\n{"name":"add","arguments":{"b":3,"a":2}}\n', "</tool_call>")
+"""A call as no template writes it: other spaces, and another order."""
+
+
 def thinking_tokenizer() -> Qwen2Tokenizer:
-    """A tokenizer of Qwen3's form, whose marks of thinking are tokens."""
+    """A tokenizer of Qwen3's form, whose marks of thinking are tokens, and the parts of a call too."""
     tokenizer = copy.deepcopy(trained_tokenizer())
-    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.add_tokens([AddedToken(text, special=False) for text in ("<think>", "</think>", *CALL)])
     tokenizer.chat_template = FAMILIES["qwen3"]
     return tokenizer
 
@@ -32,7 +38,7 @@ def chain_model(path: Path, tokenizer: Qwen2Tokenizer, following: Mapping[int, i
     """Write a model that says `following[token]` after each token of it, whatever came before."""
     config = Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=64, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=ROOM, tie_word_embeddings=False,
         bos_token_id=None, eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip

@@ -18,13 +18,14 @@ from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from explorers.capture.capture import Capture
 from explorers.capture.control import control_app
-from explorers.capture.gate import Front, capturing
+from explorers.capture.gate import Front, Gate, capturing
 from explorers.capture.journal import Journal
 from explorers.capture.limits import CaptureLimits
 from explorers.capture.listening import listening
 from explorers.capture.service import Service
 from explorers.capture.store import TrajectoryStore
 from explorers.capture.trajectory import Asked, Trajectory
+from explorers.conversations.messages import one_form
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
 from rft_data.buffer import Buffer
@@ -55,10 +56,13 @@ class Talk:
     def asked(self, messages: Sequence[Any], tools: Sequence[Any] | None = None) -> Asked:
         return Asked(self.trajectory, messages, tools)
 
-    def say(self, messages: Sequence[Any], text: str, *, ids: list[int] | None = None) -> str:
+    def say(
+        self, messages: Sequence[Any], text: str, *, ids: list[int] | None = None, tools: Any = None
+    ) -> str:
         """Ask with `messages`; the model says `text` (as `ids`, where these are given) and ends its turn."""
-        asked = self.asked(messages)
-        [turn] = self.trajectory.begin(self.template.prompt(messages, None), asked, 1, 64)
+        asked = self.asked(messages, tools)
+        prompt = self.template.prompt(one_form(messages), tools)
+        [turn] = self.trajectory.begin(prompt, asked, 1, 64)
         end = self.template.ids(self.template.ending())[:1]
         turn.sampled = [*(self.template.ids(text) if ids is None else ids), *end]
         turn.logprobs = [-0.5] * len(turn.sampled)
@@ -138,6 +142,7 @@ class Served(Recorded):
 
     buffer: Buffer
     service: Service
+    gate: Gate
 
 
 SAMPLING = Sampling(12, temperature=0.7)
@@ -162,8 +167,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     store = TrajectoryStore(buffer, Journal(folder / "open.jsonl"), "served")
     service = Service(capture, store, engine, deadline_s=3600.0)
     stack = AsyncExitStack()
-    address = loop.run(_listening(stack, service, engine))
-    yield Served(address, capture, loop, engine, model, buffer, service)
+    address, gate = loop.run(_listening(stack, service, engine))
+    yield Served(address, capture, loop, engine, model, buffer, service, gate)
     loop.run(stack.aclose())
     store.close()
     buffer.close()
@@ -171,7 +176,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     loop.close()
 
 
-async def _listening(stack: AsyncExitStack, service: Service, engine: VllmEngine) -> str:
+async def _listening(stack: AsyncExitStack, service: Service, engine: VllmEngine) -> tuple[str, Gate]:
     gate = await capturing(service.capture, engine, "tiny", tool_parser="hermes")
-    front = Front(gate, control_app(service, TOKEN), 10_000)
-    return await stack.enter_async_context(listening(front))
+    front = Front(gate, control_app(service, TOKEN), 10_000, TOKEN)
+    return await stack.enter_async_context(listening(front)), gate

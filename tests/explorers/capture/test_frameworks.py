@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOM = 4096
 """Frameworks have long prompts, and the tiny tokenizer short tokens."""
 TURNS = ("What is 2 + 2?", "And 3 + 3?")
+CALLS = 3
+"""Most calls of the model for one turn of the user."""
 Agent = Callable[[str, str], Coroutine[Any, Any, None]]
 """Talks for as many turns, given the base URL and the key."""
 
@@ -81,27 +83,33 @@ async def openai_agents(url: str, key: str) -> None:
     )
     said: list[Any] = []
     for turn in TURNS:
-        result = await agents.Runner.run(agent, [*said, {"role": "user", "content": turn}])
-        said = result.to_input_list()
+        try:
+            asked = [*said, {"role": "user", "content": turn}]
+            said = (await agents.Runner.run(agent, asked, max_turns=CALLS)).to_input_list()
+        except agents.MaxTurnsExceeded:  # by a model that calls for ever
+            break
 
 
-async def agentscope(url: str, key: str) -> None:
+async def agentscope(url: str, key: str, turns: Sequence[str] = TURNS) -> None:
     """Its ReAct agent, with its own streaming and memory."""
-    from agentscope.agent import Agent, InjectionConfig
+    from agentscope.agent import Agent, InjectionConfig, ReActConfig
     from agentscope.credential import OpenAICredential
     from agentscope.message import UserMsg
     from agentscope.model import OpenAIChatModel
+    from agentscope.permission import PermissionBehavior, PermissionDecision
     from agentscope.tool import FunctionTool, Toolkit
 
+    allowed = PermissionDecision(PermissionBehavior.ALLOW, "it only adds")
     model = OpenAIChatModel(OpenAICredential(api_key=key, base_url=url), "tiny", max_retries=0)
     agent = Agent(
         "calculator",
         "Be brief.",
         model,
-        toolkit=Toolkit(tools=[FunctionTool(add)]),
+        toolkit=Toolkit(tools=[FunctionTool(add, permission=allowed)]),
+        react_config=ReActConfig(max_iters=CALLS),
         injection_config=InjectionConfig(inject_runtime_state=False),
     )
-    for turn in TURNS:
+    for turn in turns:
         await agent.reply(UserMsg("user", turn))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,6 +124,72 @@ def test_a_turn_that_the_caller_rewrote_begins_another_row(talk: Callable[..., T
     ]
 
 
+ADD: dict[str, Any] = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+PLAIN = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": "x"}}\n</tool_call>'
+CLOSE = '<tool_call>\n{"name":"add","arguments":{"a":2,"b":"x"}}\n</tool_call>'
+TURNED = '<tool_call>\n{"arguments": {"b": "x", "a": 2}, "name": "add"}\n</tool_call>'
+
+
+def called(content: str = "", **arguments: Any) -> list[dict[str, Any]]:
+    """A call as the caller parsed it, and what the tool answered."""
+    function = {"name": "add", "arguments": json.dumps(arguments)}
+    call = {"id": "of-the-caller", "type": "function", "function": function}
+    answered = {"role": "tool", "tool_call_id": call["id"], "content": "4"}
+    return [{"role": "assistant", "content": content, "tool_calls": [call]}, answered]
+
+
+@pytest.mark.parametrize("family", ["qwen2.5", "qwen3"])
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (PLAIN, ""),
+        (CLOSE, ""),
+        (TURNED, ""),
+        (f"fine\n{PLAIN}", "fine\n"),
+        (f"fine\n\n{CLOSE}\n", "fine"),
+    ],
+)
+def test_turns_with_calls_are_one_row_whatever_their_json_looks_like(
+    talk: Callable[..., Talk], family: str, text: str, content: str
+) -> None:
+    """slime#2288, NeMo-Gym#1787: the template writes a call anew, from what the server's parser found."""
+    one = talk(family)
+    history = [user("2 + 2?")]
+    for _ in range(3):
+        one.say(history, text, tools=[ADD])
+        history += called(content, b="x", a=2)
+    said = one.say(history, "the answer is 4.\n\n", tools=[ADD])
+    one.say([*history, answer(said.strip()), user("sure?")], "fine", tools=[ADD])
+    [row] = one.rows()
+    assert one.trajectory.drift == {Drift.EXACT: 4, Drift.MASKED: 1}, "the caller cut the end of the last one"
+    assert one.trajectory.sampled - 4 <= trained([row]) < one.trajectory.sampled
+    whole = one.template.tokenizer.decode(row.token_ids)
+    assert whole.count(text) == 3
+    roles = ["user", *(["assistant", "tool"] * 3), "assistant", "user", "assistant"]
+    assert [message["role"] for message in row.messages] == roles
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [called(a=3, b="x"), called("I add.", a=2, b="x"), [*called(a=2, b="x")[:1], *called(a=2, b="x")]],
+)
+def test_a_call_that_the_caller_changed_is_another_row(
+    talk: Callable[..., Talk], changed: list[dict[str, Any]]
+) -> None:
+    one = talk()
+    one.say([user("2 + 2?")], CLOSE * 3, tools=[ADD])
+    one.say([user("2 + 2?"), *changed], "fine", tools=[ADD])
+    assert one.trajectory.drift == {Drift.EXACT: 1, Drift.FORKED: 1}
+    assert len(one.rows()) == 2
+
+
+def test_tools_that_are_offered_no_more_are_another_row(talk: Callable[..., Talk]) -> None:
+    one = talk()
+    one.say([user("2 + 2?")], CLOSE, tools=[ADD])
+    one.say([user("2 + 2?"), *called(a=2, b="x")], "fine")
+    assert len(one.rows()) == 2
+
+
 def test_choices_parallel_calls_sub_agents_and_compaction_train_each_token_once(
     talk: Callable[..., Talk],
 ) -> None:
@@ -140,6 +207,26 @@ def test_choices_parallel_calls_sub_agents_and_compaction_train_each_token_once(
     assert len(rows) == 5
     assert trained(rows) == one.trajectory.sampled
     assert [row.turn for row in rows] == list(range(5))
+    assert one.trajectory.held == sum(len(row.token_ids or ()) for row in rows)
+
+
+def test_branches_of_a_long_beginning_have_no_more_room_than_their_rows(talk: Callable[..., Talk]) -> None:
+    """Their turns are few tokens, and each row has the beginning again."""
+    one = talk()
+    long = "hello there, how are you? " * 20
+    said = one.say([user(long)], "fine")
+    one.trajectory.room = room = 2000
+
+    def branch_on() -> None:
+        while True:
+            one.say([user(long), answer(said), user("more")], "fine")
+
+    with pytest.raises(RowError, match=r"would have \d+ tokens, of at most 2000"):
+        branch_on()
+    rows = one.rows()
+    assert len(rows) > 2
+    assert sum(len(row.token_ids or ()) for row in rows) == one.trajectory.held <= room
+    assert one.trajectory._asked == 0
 
 
 def test_a_turn_that_another_branch_goes_on_from_is_not_cut(talk: Callable[..., Talk]) -> None:
