@@ -65,6 +65,7 @@ class RunControl:
         self._heard: dict[str, float] = {}
         self._phase, self._phase_at = "", time.time()
         self._counts: tuple[int | None, int | None] = (None, None)
+        self._counted: Callable[[], tuple[int, int] | None] | None = None
         self._asked = ""
         self._now = False
         self._closing = False
@@ -97,7 +98,11 @@ class RunControl:
             raise Stopped(f"stopped before {text}, as asked")
         self._phase = text
         self._phase_at = time.time()
-        self._counts = (None, None)
+        self._counts, self._counted = (None, None), None
+
+    def counting(self, steps: Callable[[], tuple[int, int] | None]) -> None:
+        """Record, until the next phase, the steps taken and all, as the function tells at each beat."""
+        self._counted = steps
 
     def runs_programs_in(self, sandbox: str) -> None:
         """Record the sandbox of the model's programs, as in the record; shown by `rft status`."""
@@ -202,15 +207,19 @@ class RunControl:
 
     def _present(self) -> RunRecord:
         why = f"asked by {self._asked}" if self._asked else ""
+        phase, (done, total) = self._phase, self._counts
+        if self._counted is not None and (steps := self._counted()) is not None:
+            done, total = steps
+            phase = f"{phase}, step {done} of {total}"
         return replace(
             self._record,
             state=self.state,
             why=why,
             beat_at=time.time(),
-            phase=masked(self._phase),
+            phase=masked(phase),
             phase_at=self._phase_at,
-            done=self._counts[0],
-            total=self._counts[1],
+            done=done,
+            total=total,
             heard=dict(self._heard),
         )
 

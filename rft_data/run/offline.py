@@ -27,7 +27,7 @@ def run_offline(parts: OfflineParts, control: RunControl) -> dict[str, object]:
         placement = roles.open(opened)
         roles.preflight(placement, [roles.trainer])
         offline = opened.enter_context(roles.offline(placement))
-        stages = OfflineStages(run, offline, parts.seed, parts.trackers)
+        stages = OfflineStages(run, control, offline, parts.seed, parts.trackers)
         if parts.heldout is not None:
             control.phase("measuring the start model")
             run.once(

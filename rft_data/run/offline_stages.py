@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from rft_data.core.files import manifest_bytes, read_manifest
 from rft_data.core.words import MetricRole, RowSource, RunPhase
 from rft_data.exchange.annotate import store_said
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
+from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls
 from rft_data.run.watch.tracker_feed import Point, Tracker, TrackerFeed
 from rft_data.run.watch.trackers import make_trackers
+from trainers.offline.steps_taken import forget_steps, steps_taken
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class OfflineStages:
     """Trains and measures by calls of the offline role; writes down what they did."""
 
     run: Run
+    control: RunControl
     offline: OfflineCalls
     seed: int
     trackers: Sequence[str]
@@ -67,6 +71,8 @@ class OfflineStages:
             "heldout": heldout,
             "lora": stage.lora,
         }
+        forget_steps(folder)  # of a start that was killed
+        self.control.counting(partial(steps_taken, folder))
         with run.timed(stage.algorithm):
             report: dict[str, Any] = self.offline.call(
                 "train",
@@ -78,6 +84,7 @@ class OfflineStages:
                 header={"run_id": run.run_id, "stage": name},
                 threads=self.offline.threads,
             )
+        forget_steps(folder)
         log.info("%s: trained on %d examples", name, report["examples"])
         run.buffer.add_rows("stage_rows", [_examples(run.run_id, name, folder, report["digest"])])
         history = report.pop("history")

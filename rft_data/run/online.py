@@ -86,7 +86,7 @@ def _offline_stage(
     parts: OnlineParts, started: Started, number: int, stage: AnyOfflineStage, model: Path
 ) -> Path:
     """Train `model` on stored rows; returns the policy that the next stage goes on from."""
-    stages = OfflineStages(parts.run, started.offline, parts.seed, parts.rl.monitor.trackers)
+    stages = OfflineStages(parts.run, started.control, started.offline, parts.seed, parts.rl.monitor.trackers)
     folder = stages.folder(number, stage)
     of_its_kind = sum(other.algorithm == stage.algorithm for other in parts.offline_stages)
     label = stage.algorithm if of_its_kind == 1 else stage_name(number, stage)

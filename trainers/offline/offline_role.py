@@ -15,6 +15,7 @@ from typing import Any
 from rft_data.core.files import write_manifest
 from rft_data.core.reader import BufferReader
 from rft_data.placement.hub.node_files import node_files
+from trainers.offline.steps_taken import forget_steps
 
 
 class OfflineRole:
@@ -52,6 +53,7 @@ class OfflineRole:
         stage = StageInput(Path(model), folder, **given)
         with _cores(threads):
             report = asdict(run_stage(self._buffer, algorithm, stage))
+        forget_steps(folder)
         facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
         digest = write_manifest(folder, facts)
         self._files.send(folder)

@@ -241,6 +241,14 @@ def test_the_heartbeat_carries_phase_and_roles(tmp_path: Path) -> None:
         assert record is not None
         assert record.heard["explorer-1"] == pytest.approx(time.time(), abs=60)
         assert (record.pid, record.state, record.exit_code) == (os.getpid(), "running", None)
+        control.counting(lambda: (4, 40))
+        until(lambda: (found := read_record(tmp_path)) is not None and found.done == 4)
+        assert (counted := read_record(tmp_path)) is not None
+        assert (counted.phase, counted.total) == ("evaluating, step 4 of 40", 40)
+        control.counting(lambda: None)  # nothing is written down yet
+        until(lambda: (found := read_record(tmp_path)) is not None and found.phase == "evaluating")
+        assert (uncounted := read_record(tmp_path)) is not None
+        assert uncounted.total is None
         first = record.beat_at
         until(lambda: (found := read_record(tmp_path)) is not None and found.beat_at > first)
     final = read_record(tmp_path)

@@ -134,6 +134,7 @@ def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(
         manifest = read_manifest(folder)
         assert (manifest["stage"], manifest["trained_on"]) == (name, stage["digest"])
         assert {"model.safetensors", "trained_on.jsonl", "config.json"} <= set(manifest["files"])
+    assert not list((stored / "run" / "stages").glob("*.steps")), "the counts of steps are gone"
     assert summary["model"].endswith("3-kto")
     scorer = stored / "run" / "stages" / "2-reward_model"
     assert AutoModelForSequenceClassification.from_pretrained(scorer).config.num_labels == 1

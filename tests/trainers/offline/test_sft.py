@@ -22,6 +22,7 @@ from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
 from trainers.offline import stage_checkpoints
 from trainers.offline.sft import sft_dataset, train_sft
+from trainers.offline.steps_taken import steps_taken
 
 Rows = Callable[..., pa.Table]
 
@@ -82,6 +83,7 @@ def hand_loss(model_path: Path, rows: list[dict[str, list[int]]]) -> float:
 def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: Path, table: pa.Table) -> None:
     rows = list(sft_dataset(table, AutoTokenizer.from_pretrained(model_path)))
     metrics = train_sft(model_path, table, tmp_path, options=OPTIONS, seed=0).metrics
+    assert steps_taken(tmp_path) == (4, 4)
     assert metrics["loss_first"] == pytest.approx(hand_loss(model_path, rows), rel=1e-6)
     assert metrics["loss_last"] < metrics["loss_first"]
     assert metrics["steps"] == 4.0
