@@ -57,6 +57,11 @@ def that_only_trains_on_stored(recipe: Recipe) -> OfflineRecipe | None:
     return recipe if isinstance(recipe, OfflineRecipe) else None
 
 
+def that_trains_on_stored_groups(recipe: Recipe) -> TrainRecipe | None:
+    """The recipe, if it trains by reinforcement on what another run explored."""
+    return recipe if isinstance(recipe, TrainRecipe) else None
+
+
 def that_only_explores(recipe: Recipe) -> ExploreRecipe | None:
     """The recipe, if it explores with a fixed policy."""
     return recipe if isinstance(recipe, ExploreRecipe) else None

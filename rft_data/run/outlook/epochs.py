@@ -10,9 +10,10 @@ from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RftError
-from rft_data.core.filters import Compare
-from rft_data.core.words import Split
+from rft_data.core.filters import And, Compare
+from rft_data.core.words import GroupOutcome, Split
 from rft_data.recipe.kinds import that_explores_and_trains, that_only_explores
+from rft_data.recipe.modes import TrainRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.task_sources import (
     FileTasks,
@@ -55,6 +56,22 @@ def task_lines(recipe: TasksRecipe) -> Iterator[tuple[str, str]]:
     yield (
         "tasks",
         f"{more}{train:,} to train on, {heldout:,} held out{_epochs(recipe, 0 if unknown else train)}",
+    )
+
+
+def stored_groups_line(recipe: TrainRecipe) -> str | None:
+    """How many groups there are to train on, and how far the steps go; None where no buffer is here."""
+    if "://" in recipe.buffer.uri or not Path(recipe.buffer.uri).is_dir():
+        return None
+    arrived = Compare("outcome", "eq", GroupOutcome.ARRIVED)
+    kept = Compare("dropped_by", "eq", "")
+    where = And((Compare("run_id", "eq", recipe.explored_by), arrived, kept))
+    with closing(Buffer(recipe.buffer.uri, read_only=True)) as buffer:
+        groups = len(buffer.read("groups", ["group_id"], where))
+    step, steps = recipe.rl.groups_per_step, recipe.rl.steps
+    return (
+        f"{groups:,} of '{recipe.explored_by}' that operators kept: an epoch is {-(-groups // step):,} steps "
+        f"of {step}, and {steps:,} steps are {steps * step / max(1, groups):.3g} epochs"
     )
 
 

@@ -11,6 +11,7 @@ from rft_data.recipe.kinds import (
     that_explores_and_trains,
     that_measures,
     that_only_explores,
+    that_trains_on_stored_groups,
     with_explorers,
     with_model,
     with_offline_stages,
@@ -22,7 +23,7 @@ from rft_data.run.doctor.machine import gpu_lines
 from rft_data.run.outlook.batches import batch_lines, counted, staleness_line
 from rft_data.run.outlook.contacts import contacts
 from rft_data.run.outlook.disk import disk_line
-from rft_data.run.outlook.epochs import task_lines
+from rft_data.run.outlook.epochs import stored_groups_line, task_lines
 from rft_data.run.outlook.hub_models import known_size, unknown
 from rft_data.run.outlook.model_size import Look, ModelSize, played_models, size_of
 from rft_data.run.outlook.offline import counted_in, stage_lines, stage_places
@@ -69,6 +70,9 @@ def run_lines(
     models = played_models(recipe, here=here)
     if (staged := with_offline_stages(recipe)) is not None:
         yield from stage_lines(staged, counted_in(staged) if here else None)
+    trains = that_trains_on_stored_groups(recipe) if here else None
+    if trains is not None and (stored := stored_groups_line(trains)) is not None:
+        yield "groups", stored
     yield from _arithmetic(recipe, len(models))
     playing = with_explorers(recipe)
     if playing is not None and playing.explorer.base_url is not None:

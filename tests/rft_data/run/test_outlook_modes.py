@@ -182,6 +182,22 @@ def test_exploring_and_measuring_say_their_rollouts_memory_and_disk() -> None:
     assert "task_decontamination_filter" in cleaned["cleaned"]
 
 
+def test_groups_to_train_on_are_counted(tmp_path: Path) -> None:
+    buffer = f"buffer.uri={tmp_path}/buffer"
+    assert "groups" not in said(shipped("sums_train", buffer))
+    group: dict[str, object] = dict.fromkeys(("ordinal", "round", "attempt", "version", "version_min"), 0)
+    group |= {"run_id": "sums-explore", "taskset": "t", "task_id": "t", "rewards": [1.0], "seqs": [0]}
+    group |= {"error": "", "outcome": "arrived", "dropped_by": ""}
+    with Buffer(tmp_path / "buffer") as opened:
+        rows = [{**group, "group_id": f"g{n}"} for n in range(20)]
+        rows[0]["dropped_by"], rows[1]["outcome"], rows[2]["run_id"] = "a_filter", "failed", "other"
+        opened.add_rows("groups", rows)
+    found = said(shipped("sums_train", buffer, "stages.0.groups_per_step=8", "stages.0.steps=8"))
+    assert found["groups"] == (
+        "17 of 'sums-explore' that operators kept: an epoch is 3 steps of 8, and 8 steps are 3.76 epochs"
+    )
+
+
 def test_evaluations_of_an_online_run_are_counted() -> None:
     found = said(shipped("quickstart", "evaluation={limit: 50, samples: 2, every: 20}", "stages.1.steps=60"))
     assert found["evaluation"] == (
