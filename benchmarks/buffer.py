@@ -22,13 +22,13 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks import trinity_peer
+from benchmarks.floors import append_floors, lease_floors, seconds
 from benchmarks.growth import commit_drift, memory_of_owner, random_leases
-from benchmarks.peers import ArrowFile, sqlite_pickle, sqlite_raw
+from benchmarks.peers import sqlite_pickle, sqlite_raw
 from benchmarks.report import Bar, finish
 from benchmarks.rows import GROUP, RowMaker, arrays_of_rows, as_objects, group_result
 from rft_data.buffer import Buffer
 from rft_data.buffer.durability import Durability
-from rft_data.core.schema import INCOMING
 from rft_data.sampler.ledger import Ledger
 
 PARTS = ("append", "lease", "trinity", "growth")
@@ -40,13 +40,6 @@ TERMS = ("hot", "reopened")
 FORMS = ("encoded", "arrays")
 WINDOW = 64
 """Appends a client sends before it waits for the oldest."""
-
-
-def seconds(act: Callable[[], object]) -> float:
-    """Wall time of one run."""
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
 
 
 def from_clients(send: Callable[[Any], Future[Any] | None], parts: Sequence[Any]) -> None:
@@ -102,25 +95,7 @@ def append_costs(folder: Path, per_call: int, rows: int) -> dict[str, float]:
                         durability, form, system, found=cost(queue.insert, list(map(queue.encoded, objects)))
                     )
                 queue.close()
-    return figures | floors(folder, tables)
-
-
-def floors(folder: Path, tables: Sequence[pa.Table]) -> dict[str, float]:
-    """Rows per second of an Arrow file with fsync, and of `add` of 512 rows to a bare LanceDB table."""
-    import lancedb
-
-    rows = sum(table.num_rows for table in tables)
-    floor = ArrowFile(folder / "floor.arrow", INCOMING)
-    found = {"arrow file + fsync": rows / seconds(lambda: [floor.append(table) for table in tables])}
-    with Buffer(folder / "process-encoded", read_only=True) as buffer:
-        stored = buffer.read("experiences")
-    options = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
-    bare = lancedb.connect(str(folder / "bare"), storage_options=options).create_table(
-        "t", schema=stored.schema
-    )
-    parts = [stored.slice(i, 512).combine_chunks() for i in range(0, stored.num_rows - 511, 512)]
-    found["bare add of 512"] = 512 * len(parts) / seconds(lambda: [bare.add(part) for part in parts])
-    return found
+    return figures | append_floors(folder, tables)
 
 
 def lease_costs(folder: Path, groups: int, leases: int) -> dict[str, float]:
@@ -164,7 +139,7 @@ def lease_costs(folder: Path, groups: int, leases: int) -> dict[str, float]:
                 take = partial(queue.lease, groups * GROUP, decode=form == "arrays")
                 measured(f"{term}, {form}, {system}", lambda _, act=take: act(), 0)
             queue.close()
-    return rates
+    return rates | lease_floors(folder, table.num_rows, groups * GROUP)
 
 
 def median_figures(runs: int, measure: Callable[[Path], dict[str, float]]) -> dict[str, float]:

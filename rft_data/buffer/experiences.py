@@ -29,6 +29,7 @@ from rft_data.core.schema import EXPERIENCES
 
 HOT_BYTES = 64 << 20
 """Newest rows kept in memory."""
+_LEASED = ["seq", *TRAINED, *ROLLOUT, "digest"]
 LOST_ROWS = "lost_rows.json"
 """File with the row numbers that a repair removed: `{"seqs": [[first, last], ...]}`."""
 
@@ -219,25 +220,37 @@ class Experiences:
         several rows: that is what they are read for.
         Raises: IntegrityError if a row is missing or does not match its digest.
         """
-        names = ["seq", *TRAINED, *ROLLOUT, "digest"] if trained_only else EXPERIENCES.names
-        wanted, order = np.unique(np.asarray(seqs, np.int64), return_inverse=True)
+        names = _LEASED if trained_only else EXPERIENCES.names
+        asked = np.asarray(seqs, np.int64)
+        wanted, order = (asked, None) if _grows(asked) else np.unique(asked, return_inverse=True)
         if len(wanted) and wanted[0] < 0:
             raise self._absent(int(wanted[0]))
         cold, tables = self._hot.split(wanted)
-        stored = self._store.take("experiences", cold.tolist(), names)
+        found = [table.select(names) for table in tables]
+        if len(cold) or not found:
+            found.insert(0, self._from_files(cold, names, trained_only=trained_only))
+        rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+        return rows if order is None else rows.take(pa.array(order))
+
+    def _from_files(
+        self, seqs: npt.NDArray[np.int64], names: Sequence[str], *, trained_only: bool
+    ) -> pa.Table:
+        """Rows by sorted, unique number, compared with their digest; see `take`."""
+        stored = self._store.take("experiences", seqs.tolist(), names)
         found = np.asarray(stored.column("seq"))
-        if len(found) != len(cold) or (found != cold).any():
-            raise self._absent(min(set(cold.tolist()) - set(found.tolist())))
+        if len(found) != len(seqs) or (found != seqs).any():
+            raise self._absent(min(set(seqs.tolist()) - set(found.tolist())))
         check_digests(self._store.location, stored, trained_only=trained_only)
         if trained_only and _has_several_rows(stored):
-            stored = self.take(cold).select(names)
-        rows = pa.concat_tables([stored, *(table.select(names) for table in tables)])
-        if len(order) == len(wanted) and (order == np.arange(len(order))).all():
-            return rows
-        return rows.take(pa.array(order))
+            return self.take(seqs).select(names)
+        return stored
 
     def _absent(self, seq: int) -> IntegrityError:
         return IntegrityError(f"buffer {self._store.location} has no experience with row number {seq}.")
+
+
+def _grows(seqs: npt.NDArray[np.int64]) -> bool:
+    return bool((seqs[1:] > seqs[:-1]).all())
 
 
 def _has_several_rows(rows: pa.Table) -> bool:

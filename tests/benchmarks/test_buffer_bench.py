@@ -86,7 +86,7 @@ def test_the_bars_are_the_least_ratio_of_equal_terms(tmp_path: Path) -> None:
         for term in ("hot", "reopened")
         for form in ("encoded", "arrays")
         for system in ("buffer", "sqlite raw", "sqlite pickle")
-    }
+    } | {"Lance alone, commit of a lease's row", "Lance alone, read of its rows"}
     [hot, _] = lease_bars(leases)
     assert hot.value == min(
         leases["hot, encoded, buffer"] / leases["hot, encoded, sqlite raw"],
