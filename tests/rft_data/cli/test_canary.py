@@ -88,22 +88,6 @@ def test_mistakes_in_a_recipe_show_no_value_from_the_environment(rft: Rft, mista
     rft("recipe", "explain", "RECIPE", mistake)
 
 
-@pytest.mark.slow
-def test_a_run_with_a_reward_that_cannot_be_built_shows_its_arguments_nowhere(
-    rft: Rft, tmp_path: Path
-) -> None:
-    done = rft("run", "RECIPE")
-    assert done.exit_code == 2
-    assert "cannot be built with the arguments {'how': 'raise ${env:RFT_CANARY}'}" in done.output
-    record = json.loads((tmp_path / "run" / "run.pid").read_text())
-    assert "${env:RFT_CANARY}" in record["why"]
-    assert "${env:RFT_CANARY}" in (tmp_path / "run" / "log.txt").read_text()
-    assert "${env:RFT_CANARY}" in rft("status", str(tmp_path / "run")).output
-    rft("status", str(tmp_path / "run"), "--json")
-    rft("logs", str(tmp_path / "run"))
-    rft("resume", str(tmp_path / "run"))
-
-
 def test_log_and_record_of_a_run_hide_values(rft: Rft, tmp_path: Path) -> None:
     hide({"${env:RFT_CANARY}": CANARY})
 
