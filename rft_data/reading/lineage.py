@@ -9,33 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
-from rft_data.core import stored_rows
 from rft_data.core.codec import to_tasks
 from rft_data.core.errors import RecipeError
 from rft_data.core.filters import And, Compare, In, Or
 from rft_data.core.rows import Task, TaskKey
+from rft_data.core.stored_rows import ExperienceRow, LeaseEventRow
 from rft_data.core.words import LeaseEvent, LeaseState, Verdict, member
-from rft_data.reading.lineage_parts import ExperienceRow, Judgement, Lineage, Retired, Stage, Use, Weights
+from rft_data.reading.lineage_parts import Judgement, Lineage, Retired, Stage, Use, Weights
 
-
-class _Event(TypedDict):
-    """The columns of an event of the lease log."""
-
-    kind: str
-    run_id: str
-    consumer: str
-    step: int
-    epoch: int
-    version: int
-    seqs: list[int]
-    group_ids: list[str]
-    reason: str
+_EVENT = ("kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "reason")
 
 
 def lineage(buffer: Buffer, experience: str | int) -> Lineage:
@@ -46,7 +34,7 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
     return row_lineage(buffer, stored_row(buffer, experience))
 
 
-def row_lineage(buffer: Buffer, stored: stored_rows.ExperienceRow) -> Lineage:
+def row_lineage(buffer: Buffer, stored: ExperienceRow) -> Lineage:
     """The lineage of the experience of a whole stored row."""
     row = _without_lists(stored)
     versions = run_versions(buffer, row["run_id"])
@@ -79,14 +67,14 @@ def find(buffer: Buffer, experience: str | int) -> ExperienceRow:
     return _without_lists(stored_row(buffer, experience))
 
 
-def stored_row(buffer: Buffer, experience: str | int) -> stored_rows.ExperienceRow:
+def stored_row(buffer: Buffer, experience: str | int) -> ExperienceRow:
     """Every column of one experience, by id or row number; its digest is checked.
 
     Raises: RecipeError if there is no such experience.
     """
     column = "experience_id" if isinstance(experience, str) else "seq"
     found = buffer.read("experiences", where=Compare(column, "eq", experience))
-    rows: list[stored_rows.ExperienceRow] = found.to_pylist()
+    rows: list[ExperienceRow] = found.to_pylist()
     if not rows:
         what = f"id '{experience}'" if isinstance(experience, str) else f"row number {experience}"
         raise RecipeError(
@@ -183,9 +171,9 @@ def _stages(buffer: Buffer, experience_id: str) -> Iterator[Stage]:
     return (stage for stage, used in last.values() if used)
 
 
-def _group_events(buffer: Buffer, group_id: str) -> Iterator[_Event]:
+def _group_events(buffer: Buffer, group_id: str) -> Iterator[LeaseEventRow]:
     """Events of the lease log that name the group, oldest first."""
-    columns = list(_Event.__annotations__)
+    columns = list(_EVENT)
     for batch in buffer.batches("leases", columns, Compare("kind", "ne", LeaseEvent.ATTACH)):
         yield from batch.take(_places_naming(batch.column("group_ids"), group_id)).to_pylist()
 

@@ -7,29 +7,8 @@ from datetime import datetime
 from typing import TypedDict
 
 from rft_data.core.rows import Task
+from rft_data.core.stored_rows import ExperienceRow
 from rft_data.core.words import LeaseState, Verdict
-
-
-class ExperienceRow(TypedDict):
-    """A row of `experiences` without its lists; these are the columns read here and by `lineage_text.py`."""
-
-    seq: int
-    experience_id: str
-    source: str
-    run_id: str
-    taskset: str
-    task_id: str
-    group_id: str
-    attempt: int
-    member: int
-    turn: int
-    version_min: int | None
-    version_max: int | None
-    completion_text: str
-    reward: float | None
-    reward_parts: str
-    unscored_reason: str | None
-    sampling: str
 
 
 class FeedbackRow(TypedDict):
