@@ -23,7 +23,7 @@ class CallLimits:
     max_calls: int | None = None
     """Calls of this process, tries included; None: no bound."""
     max_total_tokens: int | None = None
-    """Tokens (prompt and reply) of this process, as the endpoint counts them, or reckoned from the length of
+    """Tokens (prompt and reply) of this process, as the endpoint counts them, or estimated from the length of
     the text where it counts none; calls in flight may go over."""
     requests_per_minute: int | None = None
     """Tries of this process in any minute; None: no bound."""

@@ -96,7 +96,7 @@ class Endpoint:
             booking.tokens = 0
             raise self._failure(err) from None  # the library's own error quotes the request
         data: dict[str, Any] = answer.http_response.json()
-        booking.tokens = total_tokens(data) or _reckoned(messages, data["choices"][0]["message"])
+        booking.tokens = total_tokens(data) or _estimated(messages, data["choices"][0]["message"])
         self._spending.tokens += booking.tokens
         return data
 
@@ -157,9 +157,9 @@ def total_tokens(answer: Mapping[str, Any]) -> int:
 
 def _estimate(messages: list[dict[str, Any]], fields: Mapping[str, Any]) -> int:
     most = fields.get("max_tokens") or fields.get("max_completion_tokens") or 0
-    return _reckoned(messages) + int(most)
+    return _estimated(messages) + int(most)
 
 
-def _reckoned(*said: object) -> int:
+def _estimated(*said: object) -> int:
     """Tokens by the length of the text, where the endpoint did not count them."""
     return sum(len(str(one).encode(errors="replace")) for one in said) // _BYTES_PER_TOKEN

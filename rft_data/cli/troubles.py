@@ -143,7 +143,7 @@ TROUBLES = (
         ("The engine does not fit into memory.", "Its process ended, or an option is not for this machine."),
         (
             "`rft debug engine RECIPE` starts the engine alone.",
-            "`rft recipe explain RECIPE` reckons its memory.",
+            "`rft recipe explain RECIPE` computes its memory.",
             _SEE_LOG,
         ),
     ),

@@ -54,13 +54,13 @@ class Progress:
     heldout_accuracy: Mapping[str, float] = field(default_factory=dict)
     """Accuracy by the model that was measured: `start`, a stage's name, `final`."""
     by_difficulty: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The same by `taskset/difficulty`."""
+    """Accuracy of each measured model by `taskset/difficulty`."""
     pass_at_k: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The same, where several answers were sampled."""
+    """pass@k of each measured model, where several answers to a task were sampled."""
     heldout_reward: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    """The same: mean effective reward and its standard error (`reward`, `reward_error`)."""
+    """Of each measured model: mean effective reward and its standard error (`reward`, `reward_error`)."""
     heldout_parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The same: mean of each reward component."""
+    """Of each measured model: the mean of each reward component."""
     evaluations: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Figures measured during the online stage, by optimizer step."""
     best: Mapping[str, object] = field(default_factory=dict)
@@ -70,9 +70,9 @@ class Progress:
     preferences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Preference accuracy on held-out pairs, by the model that was measured."""
     groups: Mapping[str, int] = field(default_factory=dict)
-    """Groups by what became of them, once the reinforcement stage is over."""
+    """Number of groups by what became of them, once the reinforcement stage is over."""
     rows: Mapping[str, object] = field(default_factory=dict)
-    """Rows by what became of them, once the reinforcement stage is over."""
+    """Number of rows by what became of them, once the reinforcement stage is over."""
 
 
 class Run:
@@ -272,7 +272,7 @@ class Run:
 
 
 def unlike(stored: Any, recipe: RunRecipe) -> list[str]:
-    """In which fields the saved recipe of a run is another one's: with any, `recipe` cannot continue it."""
+    """Fields in which the saved recipe of a run differs so that `recipe` cannot continue it; [] if it can."""
     began = as_it_was_read(stored)
     return _changed(same_but_longer(began, recipe), as_it_was_read(recipe.saved()))
 

@@ -24,7 +24,7 @@ Raises: RecipeError where there is no such group; OperatorError.
 
 @contextmanager
 def judging(buffer: Buffer, name: str, args: Mapping[str, object]) -> Iterator[Judge]:
-    """An operator, made once. It writes nothing. Raises: RecipeError for arguments that it does not take."""
+    """Make an operator, which writes nothing. Raises: RecipeError for arguments that it does not take."""
     operators = [{name: dict(args)}]
     with closing(OperatorPipeline(operators, name="debug", allow_unsafe=True, store=buffer)) as pipeline:
         yield lambda group_id: _judged(buffer, pipeline, group_id)

@@ -45,9 +45,9 @@ class PlayedRow:
     """A stored row of a rollout."""
 
     row: dict[str, object]
-    """Columns of the experience that say how it went."""
+    """The experience's columns that say how the rollout went."""
     verdict: dict[str, object]
-    """What the recipe's operators said: empty where they said nothing."""
+    """What the recipe's operators said of the row; empty where they said nothing."""
     tokens: tuple[Token, ...]
     """Prompt and completion; empty where an endpoint gave no tokens."""
 
@@ -59,7 +59,7 @@ _VERDICT = ("verdict", "dropped_by", "reason", "advantage", "shaped_reward")
 
 
 Play = Callable[[Task], list[PlayedRow]]
-"""Plays a task; the rows of its group. Raises: RecipeError for a task of another taskset; EngineError."""
+"""Plays a task; returns its group's rows. Raises: RecipeError for a task of another taskset; EngineError."""
 
 
 @contextmanager

@@ -38,13 +38,13 @@ class Probe:
     rows: Sequence[PlayedRow]
     """Every stored row, with what the operators said of it."""
     trained: Mapping[str, float]
-    """What the trainer measured on the group: `loss`, `grad_norm`, `tokens` and more; empty without one."""
+    """What the trainer measured on the group, like `loss`, `grad_norm`, `tokens`; empty without a loss."""
     no_loss: str
     """Why there is no loss; empty where there is one."""
     seconds: Mapping[str, float]
     """Wall seconds of each part."""
     memory: Mapping[str, int]
-    """Most bytes that were used at once."""
+    """The most bytes that were in use at one time."""
 
 
 def probed(recipe: OnlineRecipe, task: Task) -> Probe:

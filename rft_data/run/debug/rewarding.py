@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class KeptRewards:
-    """A recipe's rewards, built once, and anew when a file of theirs has changed; a context manager."""
+    """A recipe's rewards, built once, and again when one of their files changes; a context manager."""
 
     def __init__(self, recipe: ExplorerRecipe) -> None:
         """Nothing is built before the first completion."""

@@ -1,1 +1,1 @@
-"""What a run would come to, reckoned from its recipe before a GPU-hour is spent on it."""
+"""What a run would need and do, computed from its recipe before a GPU-hour is spent on it."""

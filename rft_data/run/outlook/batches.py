@@ -14,7 +14,7 @@ _STEP_ROWS = ("step_wise", "step_wise_fresh")
 
 
 def micro_batch(recipe: TrainingRecipe) -> Batch:
-    """The largest of one trainer process, where rollouts are as long as they may be."""
+    """The largest micro-batch of one trainer process, when every rollout is as long as it may be."""
     parts = accumulation_steps(recipe.rl.trl) * recipe.placement.trainer.processes
     rows = -(-_dealt_rows(recipe) // parts)
     if recipe.explorer is None:
@@ -23,7 +23,7 @@ def micro_batch(recipe: TrainingRecipe) -> Batch:
 
 
 def _dealt_rows(recipe: TrainingRecipe) -> int:
-    """Rows of a full lease, with those that are added so that all ranks get as many."""
+    """Rows of a full lease, with the padding rows that give every rank the same number."""
     return padded_rows(
         recipe.rl.groups_per_step * recipe.group_size,
         micro_batches=accumulation_steps(recipe.rl.trl),
@@ -32,7 +32,7 @@ def _dealt_rows(recipe: TrainingRecipe) -> int:
 
 
 def most_sampled(explorer: ExplorerSection) -> int:
-    """Tokens that a rollout can have sampled at most."""
+    """The most tokens that one rollout can sample."""
     turns, longest = _turns(explorer), explorer.engine.max_model_len
     budget = explorer.workflow.args.get("budget")
     if isinstance(budget, int) and budget > 0:
@@ -41,7 +41,7 @@ def most_sampled(explorer: ExplorerSection) -> int:
 
 
 def batch_lines(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
-    """The arithmetic of a step, as (what, in words)."""
+    """The arithmetic of a step, as pairs of a subject and words."""
     stage, members = recipe.rl, recipe.group_size
     rollouts = stage.groups_per_step * members
     yield (
@@ -55,7 +55,7 @@ def batch_lines(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
 
 
 def _dealt(recipe: TrainingRecipe, rollouts: int) -> str:
-    """Processes x micro-batches x rows x tokens, and what comes of it."""
+    """Processes x micro-batches x rows x tokens, with the padding and the tokens at a time that follow."""
     one, processes = micro_batch(recipe), recipe.placement.trainer.processes
     parts = accumulation_steps(recipe.rl.trl)
     words = f"{counted(processes, 'process')} x {counted(parts, 'micro-batch')} of {one.rows} rows"
@@ -73,7 +73,7 @@ def _dealt(recipe: TrainingRecipe, rollouts: int) -> str:
 
 
 def staleness_line(recipe: TrainingRecipe) -> str:
-    """How old what is trained on may be."""
+    """How old the rollouts of a step may be."""
     if recipe.explorer is None:
         return "the groups were sampled before this run, by weights of any age"
     sync = recipe.sync
@@ -102,7 +102,7 @@ def _explored(stage: RlStage, explorer: ExplorerSection, rollouts: int) -> Itera
 
 
 def turn_rows(explorer: ExplorerSection, rollouts: int, of: str) -> Iterator[tuple[str, str]]:
-    """The rows of rollouts that have one for each turn. `of`: what so many rollouts are of."""
+    """The rows of rollouts that have a row for each turn. `of`: what has so many rollouts, like 'a step'."""
     if explorer.workflow.args.get("shape") in _STEP_ROWS:
         turns = _turns(explorer)
         most = f"up to {turns}, so up to {turns * rollouts:,} rows {of}" if turns else "as many as it has"
@@ -110,7 +110,7 @@ def turn_rows(explorer: ExplorerSection, rollouts: int, of: str) -> Iterator[tup
 
 
 def _turns(explorer: ExplorerSection) -> int | None:
-    """Most turns of a rollout; None where the recipe does not say."""
+    """The most turns that a rollout may have; None where the recipe does not say."""
     workflow = explorer.workflow
     given = workflow.args.get("turns", 1 if workflow.use == "single_turn" else None)
     return given if isinstance(given, int) and given > 0 else None

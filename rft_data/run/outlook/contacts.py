@@ -1,4 +1,4 @@
-"""The hosts that a run would speak to."""
+"""The hosts that a run would contact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRACKERS = {
 }
 """Trackers that send to a host unless they are told to stay offline."""
 _LOCAL = ("file", "hf", "modelscope", "")
-"""Schemes of URLs without a host; datasets of the hub (`hf`) are told apart."""
+"""Schemes of URLs without a host; `_datasets` looks at those of the hub (`hf`)."""
 
 
 def contacts(recipe: Recipe) -> dict[str, str]:

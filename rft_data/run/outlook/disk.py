@@ -11,11 +11,11 @@ from rft_data.run.outlook.played import explored_disk, measured_disk, stored_byt
 from rft_data.weights.checkpoint import KEPT
 
 _WIDTH, _STATE = 4, 12
-"""Bytes of a parameter: as published, and in a checkpoint with its two moments."""
+"""Bytes for each parameter: in published weights, and in a checkpoint, which has two moments as well."""
 
 
 def disk_line(recipe: RunRecipe, size: ModelSize, models: int) -> str:
-    """Bytes of weights, checkpoints and rows. `models`: those that a run measures."""
+    """Bytes of weights, checkpoints and rows, in words. `models`: how many a run measures."""
     if (explores := that_only_explores(recipe)) is not None:
         return explored_disk(explores)
     if (measures := that_measures(recipe)) is not None:
@@ -39,7 +39,7 @@ def disk_line(recipe: RunRecipe, size: ModelSize, models: int) -> str:
 
 
 def _stages(number: int, size: ModelSize) -> str:
-    """Each stage leaves its model; while it trains, checkpoints beside it."""
+    """Each stage leaves its model on the disk, and has checkpoints there while it trains."""
     models = size_text(number * size.parameters * _WIDTH)
     checkpoint = size_text(size.parameters * _STATE)
     return f"about {models} for {counted(number, 'trained model')}, {checkpoint} for a checkpoint of a stage"

@@ -31,7 +31,7 @@ _MOST = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How many tasks a taskset has, about: repeated ones, and what operators drop, are still in."""
+    """About how many tasks a taskset has; repeated tasks, and those that operators drop, are counted too."""
 
     train: int
     heldout: int
@@ -92,7 +92,7 @@ def _epochs(recipe: TasksRecipe, train: int) -> str:
 
 
 def _count(section: Taskset, recipe: TasksRecipe) -> Found | None:
-    """None where it takes somebody's code, a host, or a buffer that is not there."""
+    """The tasks of a taskset; None where that takes a user's code, a host or a buffer that is not there."""
     source = section.source
     try:
         if isinstance(source, ReasoningGym):
@@ -114,7 +114,7 @@ def _rows(section: Taskset, source: JsonLines | FileTasks | HuggingFaceTasks) ->
 
 
 def _stored(section: Taskset, recipe: TasksRecipe) -> Found | None:
-    """Those in the recipe's buffer; None where the run fills it first."""
+    """The tasks that are in the recipe's buffer; None where the run has to import them first."""
     if getattr(recipe, "imports", []) or not Path(recipe.buffer.uri).is_dir():
         return None
     with closing(Buffer(recipe.buffer.uri, read_only=True)) as buffer:

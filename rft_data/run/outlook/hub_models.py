@@ -15,14 +15,14 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def is_hub_id(path: str) -> bool:
-    """Whether a model's path is no folder here, and could be an id of the hub."""
+    """Whether a model's path is not a folder of this machine, and has the form of an id of the hub."""
     return bool(_ID.fullmatch(path)) and not Path(path).exists()
 
 
 def known_size(path: Path) -> ModelSize | None:
     """The size of a model in a folder, or of an id of the hub that is in its cache; None where it is neither.
 
-    Without its weights it is reckoned from its config.json, for families that are.
+    Without its weights the size is computed from its config.json, for the families of `model_config`.
     Raises: IntegrityError when a file is damaged.
     """
     folder = path if path.is_dir() else _cached(str(path))
@@ -33,7 +33,7 @@ def known_size(path: Path) -> ModelSize | None:
 
 
 def unknown(path: str) -> str:
-    """Why the size of a model is not known, and how it would be."""
+    """Why the size of a model is not known, and how a person can make it known."""
     folder = _cached(path) if is_hub_id(path) else Path(path)
     if folder is not None and (folder / "config.json").is_file():
         return (

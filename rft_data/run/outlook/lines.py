@@ -1,4 +1,4 @@
-"""What a run would come to, in lines for a person: of `rft recipe explain`, and of the page's form."""
+"""What a run would need and do, in lines for a person: for `rft recipe explain`, and for the page's form."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from rft_data.run.outlook.resuming import folder_line
 from rft_data.run.outlook.verdicts import Cards, cards_in, given_cards, verdicts
 
 Line = tuple[str, str]
-"""What, and in words."""
+"""A subject, and what is known of it in words."""
 
 
 def outlook_lines(recipe: Recipe, gpu_memory: str | None = None) -> list[str]:
     """One line for each thing that is known before the run, as `what: words`.
 
-    Args: gpu_memory: of each GPU of the machine where the run will be, as text; None: that of this one's.
-    Raises: RecipeError for a text that is none.
+    Args: gpu_memory: memory of each GPU of the machine where the run will be, like `80GB`; None: the GPUs
+        of this machine are asked.
+    Raises: RecipeError for a text that is no size.
     """
     run, tasks = with_model(recipe), with_tasks(recipe)
     lines: list[Line] = [] if tasks is None else list(task_lines(tasks))
@@ -61,11 +62,11 @@ def outlook_lines(recipe: Recipe, gpu_memory: str | None = None) -> list[str]:
 def run_lines(
     recipe: RunRecipe, look: Look, cards: Cards | None = None, *, here: bool = False
 ) -> Iterator[Line]:
-    """What a run would come to: batches, staleness, memory, disk.
+    """What a run would need and do: batches, staleness, memory, disk.
 
-    Args: look: sizes up the model in a folder that the recipe names; None where it looks at none. cards: the
-        GPUs that it would have, where known. here: whether other files of this machine may be looked at:
-        the buffer, and folders of models to measure.
+    Args: look: gives the size of the model in a folder that the recipe names; None where it reads no folder.
+        cards: the GPUs that it would have, where known. here: whether other files of this machine may be
+        read: the buffer, and folders of models to measure.
     """
     models = played_models(recipe, here=here)
     if (staged := with_offline_stages(recipe)) is not None:
@@ -91,7 +92,7 @@ def run_lines(
 
 
 def _arithmetic(recipe: RunRecipe, models: int) -> Iterator[Line]:
-    """Of what is played and trained by reinforcement. Args: models: those that it measures."""
+    """The arithmetic of what is played and trained by reinforcement. `models`: how many are measured."""
     training = with_reinforcement(recipe)
     if training is not None:
         yield from batch_lines(training)

@@ -20,9 +20,9 @@ class Batch:
 
     rows: int
     tokens: int
-    """Of each row at most, prompt and completion."""
+    """The most tokens of a row, prompt and completion together."""
     completion: int
-    """Of each row at most, of the completion."""
+    """The most tokens of a row's completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class Training:
     """The stage's `trl`."""
     lora: Mapping[str, object] | None
     reference: bool
-    """Whether a second, frozen model stands beside the policy."""
+    """Whether a second, frozen model is in memory beside the policy."""
     critic: bool
-    """Whether a second, trained model does."""
+    """Whether a second model is trained beside the policy."""
     on_gpu: bool
     processes: int = 1
     shard: bool = False
-    """Whether each process keeps a part of the model only, and gathers one layer at a time."""
+    """Whether each process keeps only a part of the model, and gathers one layer at a time."""
     logits: int | None = None
-    """Float32 copies of the logits of a batch that stand at a time; None: two on a GPU, and on a CPU none,
-    where they are computed in tiles."""
+    """Float32 copies of a batch's logits that exist at one time; None: two on a GPU, and none on a CPU, where
+    logits are computed in tiles."""
 
 
 def width(dtype: object, default: str = "float32") -> int:
-    """Bytes of a number of a torch dtype."""
+    """Bytes that one number of a torch dtype takes."""
     return _WIDTHS.get(str(dtype or default).removeprefix("torch."), _WIDTHS[default])
 
 
 def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, int]:
-    """Bytes by what they are for, of one process that trains."""
+    """Bytes that one training process needs, by what they are for."""
     init = how.options.get("model_init_kwargs")
     each = width(init.get("dtype") if isinstance(init, Mapping) else None)
     trained = size.adapter_parameters(how.lora) if how.lora is not None else size.parameters
@@ -80,12 +80,12 @@ def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, i
 
 
 def cache_bytes_a_token(size: ModelSize, dtype: object) -> int:
-    """Keys and values of one token in every layer."""
+    """Bytes of the keys and values of one token, in all layers together."""
     return 2 * size.layers * size.key_values * width(dtype)
 
 
 def _optimizer_bytes(options: Mapping[str, object], each: int) -> int:
-    """Per trained parameter: AdamW keeps two moments; those in 8 bits are a byte each."""
+    """Bytes of the optimizer for a trained parameter: AdamW keeps two moments, of a byte each in 8 bits."""
     name = str(options.get("optim", "adamw_torch_fused"))
     if "8bit" in name:
         return 2
@@ -93,7 +93,7 @@ def _optimizer_bytes(options: Mapping[str, object], each: int) -> int:
 
 
 def _activations(size: ModelSize, how: Training, batch: Batch) -> int:
-    """What the forward pass keeps: of every layer, or with checkpointing its input and one layer whole."""
+    """Bytes that a forward pass keeps: all layers, or with checkpointing one layer and the inputs of all."""
     each = 2 if _half(how) else 4
     layer = 8 * size.hidden + 2 * size.key_values + 4 * size.intermediate
     last_norm = 2 * size.hidden

@@ -1,4 +1,4 @@
-"""The shapes of a model whose weights are not on this disk, reckoned from its config.json."""
+"""The shapes of a model whose weights are not on this disk, computed from its config.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NORMED = ("qwen3",)
 
 
 def config_size(config: Mapping[str, Any]) -> ModelSize | None:
-    """The size that a config says; None of a family that is not reckoned.
+    """The model size that follows from a config; None for a family that is not in the list above.
 
     Raises: KeyError, TypeError, ValueError for numbers that are missing or are none.
     """

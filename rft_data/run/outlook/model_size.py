@@ -1,4 +1,4 @@
-"""The shapes of a model's tensors, read from the heads of its files or reckoned from the recipe."""
+"""The shapes of a model's tensors, read from the headers of its files or computed from the recipe."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from rft_data.run.build import model_folders
 
 Shapes = Mapping[str, tuple[int, ...]]
 _TINY_VOCABULARY = 1024
-"""More tokens the tokenizer of a tiny model cannot have."""
+"""The most tokens that the tokenizer of a tiny model can have."""
 _PEFT_DEFAULT = ("q_proj", "v_proj")
 """Layers that PEFT adapts in most families where `target_modules` is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What the memory of a model follows from."""
+    """The shapes and widths from which a model's memory is computed."""
 
     shapes: Shapes
-    """Of every tensor, by its name in the file."""
+    """The shape of every tensor, by its name in the file."""
     layers: int
     hidden: int
     intermediate: int
     """Width of the feed-forward part that one token passes through."""
     key_values: int
-    """Key heads x head size."""
+    """Number of key heads x size of a head."""
     vocabulary: int
     context: int | None = None
     """Longest sequence that it was made for; None: its config does not say."""
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """The number of all parameters."""
         return sum(map(math.prod, self.shapes.values()))
 
     @property
     def gathered_parameters(self) -> int:
-        """What a process holds at a time where each keeps a part: the largest layer, and all outside."""
+        """The most parameters that a process holds at a time where each keeps a part: the largest layer, and
+        everything outside the layers."""
         layers: Counter[str] = Counter()
         for name, shape in self.shapes.items():
             _, inside, rest = name.partition("layers.")
@@ -55,7 +56,7 @@ class ModelSize:
         return outside + max(layers.values(), default=0)
 
     def adapter_parameters(self, lora: Mapping[str, Any]) -> int:
-        """Those of a LoRA adapter (arXiv:2106.09685): rank x (inputs + outputs) of each adapted layer."""
+        """Parameters of a LoRA adapter (arXiv:2106.09685): rank x (inputs + outputs) for each target."""
         rank, targets = int(lora.get("r", 8)), lora.get("target_modules", _PEFT_DEFAULT)
         return sum(rank * sum(shape) for name, shape in self.shapes.items() if _adapts(targets, name, shape))
 
@@ -97,7 +98,7 @@ def context_of(config: Mapping[str, Any]) -> int | None:
 
 
 Look = Callable[[Path], ModelSize | None]
-"""Sizes up the model in a folder; None where there is none."""
+"""Gives the size of the model in a folder; None where there is no model."""
 
 
 def size_of(model: Model, look: Look = folder_size) -> ModelSize | None:

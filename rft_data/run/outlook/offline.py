@@ -19,7 +19,7 @@ from rft_data.run.outlook.places import Place
 _ROWS, _EPOCHS = 8, 3
 """Defaults of transformers: rows of a micro-batch, passes over all of them."""
 _TOKENS = 1024
-"""Length of a row that memory is reckoned for, where the recipe cuts none and the model could read more."""
+"""Row length for which memory is computed, where the recipe cuts no rows and the model could read more."""
 _LOGITS = 5
 """Float32 copies of all logits that TRL's losses hold at their peak (measured on a CPU: 4.7 sft, 4.6 dpo)."""
 _PAIRED = (DpoStage, RewardModelStage)
@@ -29,7 +29,7 @@ Count = Callable[[AnyOfflineStage], int | None]
 
 
 def stage_lines(recipe: StagedRecipe, count: Count | None) -> Iterator[tuple[str, str]]:
-    """The arithmetic of each stage. `count`: None: nothing is looked at."""
+    """The arithmetic of each stage. `count`: counts the stage's rows; None: the buffer is not read."""
     why = "how many there are is not looked up here" if count is None else _why_unknown(recipe)
     for number, stage in enumerate(recipe.offline_stages):
         rows = None if count is None else count(stage)
@@ -37,7 +37,7 @@ def stage_lines(recipe: StagedRecipe, count: Count | None) -> Iterator[tuple[str
 
 
 def stage_places(recipe: StagedRecipe, size: ModelSize, *, shared_gpu: bool) -> Iterator[Place]:
-    """The process that trains each stage, of which one is there at a time."""
+    """The process that trains each stage; only one of them runs at a time."""
     gpus = 1 if shared_gpu else min(recipe.placement.trainer.gpus, 1.0)
     for number, stage in enumerate(recipe.offline_stages):
         tokens = _cut(stage) or min(_TOKENS, size.context or _TOKENS)

@@ -1,4 +1,4 @@
-"""How much memory a run needs where: for its trainer, its engines and its reward models."""
+"""How much memory a run needs for its trainer, its engines and its reward models, and on which device."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rft_data.run.outlook.memory import Training, cache_bytes_a_token, training_
 from rft_data.run.outlook.model_size import Look, ModelSize
 
 _MOST_AT_A_TIME = 256
-"""Sequences that an engine runs at a time where the recipe does not say."""
+"""How many sequences an engine runs at a time, where the recipe does not say."""
 _VLLM_SHARE = 0.92
-"""Of a GPU's memory, which vLLM takes where the recipe does not say."""
+"""The share of a GPU's memory that vLLM takes, where the recipe does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The cache of an engine that queues what does not fit into it."""
+    """The cache of an engine that queues the sequences that do not fit into it."""
 
     weights: int
-    """Bytes of them on each of its devices, beside which it stands."""
+    """Bytes of the weights on each device, which leave the rest to the cache."""
     sequences: int
-    """That the run asks for at a time."""
+    """How many sequences the run asks for at a time."""
     each: int
-    """Bytes of the longest one on each device."""
+    """Bytes of the longest sequence on each device."""
     share: float
-    """Of a GPU's memory, that the engine takes for both."""
+    """The share of a GPU's memory that the engine takes for weights and cache together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Place:
     name: str
     count: int
     gpus: float
-    """Of each."""
+    """How many GPUs each process has."""
     parts: Mapping[str, int]
     """Bytes, by what they are for."""
     shared: bool = False
     """Whether it is on the one GPU of a run in one process, or on those that trainer and engine share."""
     cache: Cache | None = None
-    """Of vLLM; None: what it needs is there at once."""
+    """The cache of a vLLM engine; None: the process needs all of `parts` at once."""
     devices: int = 1
-    """Over how many GPUs its parts are divided evenly."""
+    """Number of GPUs over which its parts are divided evenly."""
     in_turns: bool = False
-    """Whether it trains: of trainer and offline stages one is there at a time."""
+    """Whether it trains: only one of the trainer and the offline stages is in memory at a time."""
 
     @property
     def total(self) -> int:
@@ -64,7 +64,7 @@ class Place:
 
 
 def together(found: Sequence[Place], bytes_of: Callable[[Place], int]) -> int:
-    """Bytes of places that stand beside each other; of those in turns the largest is there."""
+    """Bytes of places that are in memory together; of those that take turns, only the largest counts."""
     beside = sum(bytes_of(one) for one in found if not one.in_turns)
     return beside + max((bytes_of(one) for one in found if one.in_turns), default=0)
 
@@ -95,8 +95,8 @@ def engine_places(
 ) -> Iterator[Place]:
     """The engines, and the reward models on devices of their own.
 
-    Args: look: sizes up the models of rewards. sequences: that the run asks for at a time. shared_gpu: as
-        in `trainer_place`.
+    Args: look: gives the size of a reward's model. sequences: how many the run asks for at a time.
+        shared_gpu: as in `trainer_place`.
     """
     engine, explorers = recipe.explorer.engine, recipe.placement.explorers
     gpus = 1 if shared_gpu else explorers.gpus
@@ -150,6 +150,6 @@ def _beside_rewards(recipe: ExplorerRecipe, engine: Place, look: Look) -> Iterat
 
 
 def _engine_devices(recipe: ExplorerRecipe) -> int:
-    """How many GPUs the engine takes, where its explorer has any."""
+    """How many GPUs one engine takes, where its explorer has any."""
     engine = recipe.explorer.engine
     return parallel_sizes(engine.options).devices if engine.use == "vllm" else 1

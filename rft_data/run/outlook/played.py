@@ -12,11 +12,12 @@ from rft_data.recipe.sections import ExplorerSection
 from rft_data.run.outlook.batches import counted, most_sampled, turn_rows
 
 _ROW_BYTES, _TOKEN_BYTES = 2_000, 20
-"""A stored rollout, about: names, text and digests, and for each token its id, logprob, masks and text."""
+"""About the bytes of a stored rollout: its names, text and digests; and of each token: id, logprob, masks and
+text."""
 
 
 def stored_bytes(explorer: ExplorerSection) -> int:
-    """Bytes that a rollout takes in the buffer at most, about."""
+    """About the most bytes that a rollout takes in the buffer."""
     return _ROW_BYTES + _TOKEN_BYTES * most_sampled(explorer)
 
 
@@ -30,7 +31,7 @@ def explored_lines(recipe: ExploreRecipe) -> Iterator[tuple[str, str]]:
 
 
 def evaluation_line(recipe: OnlineRecipe) -> str | None:
-    """How often, and on how many tasks, an online run measures; None where it does not."""
+    """How often, and on how many tasks, an online run measures its model; None where it does not."""
     asked = recipe.evaluation
     if asked is None:
         return None
@@ -72,7 +73,7 @@ def data_lines(recipe: DataRecipe) -> Iterator[tuple[str, str]]:
 
 
 def at_a_time(recipe: ExplorerRecipe) -> int:
-    """Rollouts that a run asks its engines for at once, at most."""
+    """The most rollouts that a run asks of its engines at once."""
     if (online := that_explores_and_trains(recipe)) is not None:
         groups = online.rl.groups_per_step * (online.sync.max_staleness + 1)
     elif (explores := that_only_explores(recipe)) is not None:

@@ -1,4 +1,4 @@
-"""What a start of a recipe would take up, as its run's folder shows it."""
+"""Where a start of a recipe would continue, as its run's folder shows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rft_data.run.status import RunStatus, run_status, stored_recipe
 
 
 def folder_line(recipe: RunRecipe) -> str:
-    """What the run's folder holds, and where a start of this recipe would go on."""
+    """What the run's folder holds, and where a start of this recipe would continue."""
     folder = working_folder(recipe.run_dir)
     if on_store(recipe.run_dir):
         return f"'{recipe.run_dir}', which is not looked at here; the run works in '{folder}'"
@@ -53,7 +53,7 @@ def _grows(recipe: RunRecipe, found: RunStatus) -> bool:
 
 
 def _taken_up(recipe: RunRecipe, found: RunStatus, folder: Path) -> Iterator[str]:
-    """Where it goes on, and what is there already."""
+    """Where the run would continue, and what it has already."""
     done = _done(folder)
     names = [stage_name(number, stage) for number, stage in enumerate(recipe.offline_stages)]
     if open_stages := [name for name in names if name not in done]:
@@ -83,7 +83,7 @@ def _taken_up(recipe: RunRecipe, found: RunStatus, folder: Path) -> Iterator[str
 
 
 def _stage_begin(folder: Path, name: str) -> str:
-    """Where an offline stage that was begun goes on."""
+    """Where an offline stage that had begun would continue."""
     found = (folder / "stages" / f"{name}.checkpoints").glob(f"checkpoint-*/{MANIFEST_FILE}")
     steps = [int(step) for one in found if (step := one.parent.name.rpartition("-")[2]).isdecimal()]
     return f"from its checkpoint of step {max(steps)}" if steps else "from its beginning"

@@ -1,4 +1,4 @@
-"""Whether what a run needs fits on the GPUs that it would have, and by how much."""
+"""Whether a run's memory fits on the GPUs that it would have, and by how much."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*gi?b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """The GPUs of a machine, alike."""
+    """The GPUs of a machine, which are all alike."""
 
     bytes: int
-    """Memory of each."""
+    """Memory of each GPU."""
     what: str
-    """What they are called."""
+    """Their name, for a person."""
     count: int | None = None
-    """None: as many as are asked for."""
+    """How many there are; None: as many as are asked for."""
 
 
 def cards_in(lines: Sequence[str]) -> Cards | None:
-    """The GPUs that nvidia-smi lists, by the smallest; None where there is none that says its memory."""
+    """The GPUs that nvidia-smi lists, taken to be like the smallest; None where none reports its memory."""
     sizes = []
     for line in lines:
         number, _, unit = line.split(",")[1].strip().partition(" ") if line.count(",") > 1 else ("", "", "")
@@ -36,7 +36,7 @@ def cards_in(lines: Sequence[str]) -> Cards | None:
 
 
 def given_cards(text: str) -> Cards:
-    """GPUs of a memory like `80GB`, which their makers mean in units of 1024.
+    """GPUs with a memory like `80GB`; a GB here is 1024^3 bytes, as makers of GPUs count.
 
     Raises: RecipeError for another text.
     """
@@ -47,7 +47,7 @@ def given_cards(text: str) -> Cards:
 
 
 def verdicts(found: Sequence[Place], cards: Cards) -> Iterator[str]:
-    """A line for each GPU, or for several that hold the same."""
+    """A line for each GPU, or for several GPUs that hold the same processes."""
     shared = [one for one in found if one.shared]
     if shared:
         yield f"on the GPU, which they share ({cards.what}): {_together(shared, cards)}"
@@ -66,7 +66,7 @@ def _many(one: Place) -> str:
 
 
 def _alone(one: Place, cards: Cards) -> str:
-    """The verdict on a process with GPUs of its own, or with a part of one."""
+    """The verdict on a process that has GPUs, or a part of a GPU, for itself."""
     room = cards.bytes if one.gpus >= 1 else int(cards.bytes * one.gpus)
     if one.cache is not None:
         beside = one.on_each - one.cache.weights - one.cache.sequences * one.cache.each

@@ -1,4 +1,4 @@
-"""What `rft recipe explain` reckons for every mode, for models of the hub, and for GPUs."""
+"""What `rft recipe explain` says of every mode, for models of the hub, and for GPUs."""
 
 from __future__ import annotations
 
