@@ -33,7 +33,7 @@ class Scale(Protocol):
 
     @property
     def name(self) -> str:
-        """As records have it."""
+        """The name that records give it."""
 
 
 class GridCell(RecordedCell, Protocol):
@@ -41,7 +41,7 @@ class GridCell(RecordedCell, Protocol):
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
 
     @property
     def label(self) -> str:
@@ -63,7 +63,7 @@ class Played:
     failed: list[str] = field(default_factory=list)
     """Names of the cells that failed."""
     bars: list[Bar] = field(default_factory=list)
-    """Of cells that were repeated."""
+    """The bars of cells that were repeated."""
 
 
 def options(
@@ -182,5 +182,5 @@ def rft_run(
 
 
 def versions() -> dict[str, str]:
-    """Of what the runs of a cell are made with."""
+    """The versions of the packages with which the runs of a cell are made."""
     return {name: metadata.version(name) for name in ("rft-data", "trl", "torch")}

@@ -24,7 +24,7 @@ from benchmarks.cluster.replay import store_pool
 from benchmarks.report import Bar, finish
 
 GROUPS_PER_S = 20
-"""Of all explorers together: about 160,000 tokens a second."""
+"""Groups of all explorers together: about 160,000 tokens a second."""
 TOKENS = 1000
 WINDOW = 64
 """Appends under way in all, as fast as the hub takes them; a client has at most 32."""

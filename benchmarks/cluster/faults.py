@@ -74,7 +74,7 @@ def what_breaks(cluster: Cluster, rows: pa.Table, explorers: int, *, silent: boo
 
 
 def _heard(cluster: Cluster, needles: Sequence[bytes]) -> dict[str, Any]:
-    """The same search where nothing is encrypted. Raises: RuntimeError if it finds nothing."""
+    """The search of `what_breaks` where nothing is encrypted. Raises: RuntimeError if it finds nothing."""
     with cluster.hub("heard", "127.0.0.1") as hub, Link(hub.port, needles) as link:
         crowd = Crowd(cluster, hub.through(link.port), 1, "heard")
         crowd.go_on()

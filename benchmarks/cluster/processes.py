@@ -78,7 +78,7 @@ class Hub:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(re.findall(r":(\d+)", self.address)[0])
 
     @property

@@ -34,7 +34,7 @@ MODEL_LEN = 256
 
 
 def options(concurrency: int) -> dict[str, Any]:
-    """Of vLLM, for both: 5 MiB of cache for each request, whose block of 128 tokens takes 4 here."""
+    """vLLM's options for both: 5 MiB of cache a request, whose block of 128 tokens takes 4 here."""
     room = max(64, 5 * concurrency) << 20
     return {"max_num_seqs": concurrency, "enable_prefix_caching": True, "kv_cache_memory_bytes": room}
 
@@ -160,7 +160,8 @@ def plan(
     sampling: Mapping[str, int],
     limits: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Of an explorer with vLLM on the model in `folder`; `longest`: prompt and completion, tokens."""
+    """The options of an explorer with vLLM on the model in `folder`. `longest`: tokens of a prompt with its
+    completion."""
     engine = {"use": "vllm", "seed": 0, "max_model_len": longest, "options": dict(of_vllm)}
     return {
         "engine": engine,

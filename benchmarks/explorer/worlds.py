@@ -33,7 +33,7 @@ class Explored:
     metrics: Mapping[str, float]
     engine: ScriptedEngine
     cpu_s: float
-    """Of this process while it played, all threads together."""
+    """CPU seconds of this process while it played, all threads together."""
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class RunStep:
     gpu: Sequence[str]
     """Settings over the recipe's, with GPUs."""
     smoke: Sequence[str]
-    """The same on a CPU."""
+    """Settings over the recipe's, on a CPU."""
     gpus: int = 1
     """So many it needs."""
     least: Mapping[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class BenchStep:
 
 
 def steps(gpus: int) -> list[RunStep | BenchStep]:
-    """All steps, in order. `gpus`: of this machine, which FSDP2 uses all but the explorer's."""
+    """All steps, in order. `gpus`: how many this machine has; FSDP2 uses all but the explorer's."""
     ranks = max(2, gpus - 1)
     sharded = f"placement.trainer={{processes: {ranks}, gpus: {ranks}, shard: fsdp2}}"
     return [

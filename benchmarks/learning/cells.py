@@ -83,13 +83,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         variant = "" if self.variant == Variant.PLAIN else f"-{self.variant}"
         return f"{self.algorithm}-{self.seed}-{self.engine}-{self.scale.name}{variant}"
 
     @property
     def label(self) -> str:
-        """As `--only` takes it."""
+        """Its name for `--only`."""
         return f"{self.algorithm},{self.seed},{self.variant}"
 
     @property
@@ -105,7 +105,7 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe as its preset completes it, of what prepares it, and of the code of its numbers."""
+        """A hash of the recipe with its preset, of its preparation, and of the code of its numbers."""
         recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("teacher"), Path("root")))
         modules = {__name__, *preset_modules(self.preset)}
         if self.variant == Variant.SHUFFLED:

@@ -62,12 +62,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.sampler}-{self.seed}-{self.scale.name}"
 
     @property
     def label(self) -> str:
-        """As `--only` takes it."""
+        """Its name for `--only`."""
         return f"{self.sampler},{self.seed}"
 
     @property
@@ -78,7 +78,7 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe as its presets complete it, and of the code of its numbers."""
+        """A hash of the recipe with its presets, and of the code that makes its numbers."""
         recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("root")))
         return content_id(
             asdict(self.scale),
@@ -105,7 +105,7 @@ class Cell:
         return _overrides(changes)
 
     def preparation(self, folder: Path) -> list[str]:
-        """The same for the run that makes the model: its supervised stage, and an online step nobody uses."""
+        """Settings of the run that makes the model: a supervised stage, and an online step without use."""
         shortest = {
             "stages.1.steps": 1,
             "stages.1.groups_per_step": 1,

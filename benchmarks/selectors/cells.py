@@ -47,7 +47,7 @@ class Scale:
     """Tasks read of each number of terms; the held-out share of them is 1/8."""
     experts: int = 600
     epochs: int = 8
-    """Of the supervised stage that makes the model; 0: the model as it is built, which knows nothing."""
+    """Epochs of the supervised stage that makes the model; 0: the model as it is built."""
     steps: int = 24
     learning_rate: float = 2e-5
     """A fifth of the recipe's, which would be at its end after five steps: too few to tell runs apart."""
@@ -74,12 +74,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.pool}-{self.selector}-{self.seed}-{self.engine}-{self.scale.name}"
 
     @property
     def label(self) -> str:
-        """As `--only` takes it."""
+        """Its name for `--only`."""
         return f"{self.selector},{self.seed},{self.pool}"
 
     @property
@@ -89,7 +89,7 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe's changes and of the code of its numbers."""
+        """A hash of the recipe's changes and of the code that makes its numbers."""
         changes = self.changes(Path("model"), Path("root"))
         return content_id(asdict(self), changes, run_code(load_recipe(RECIPE, changes), __name__))
 
@@ -111,7 +111,7 @@ class Cell:
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
     def preparation(self, folder: Path) -> list[str]:
-        """The same for the run that makes the model: its supervised stage, and an online step nobody uses."""
+        """Settings of the run that makes the model: a supervised stage, and an online step without use."""
         recipe = _said()
         scale = self.scale
         changes = {

@@ -58,7 +58,7 @@ class NumberedTask(Task):
 
     @property
     def task_id(self) -> str:
-        """As long as a content hash."""
+        """An id as long as a content hash."""
         return f"{self.number * _SPREAD % 2**128:032x}"
 
 

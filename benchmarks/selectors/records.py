@@ -23,7 +23,7 @@ from rft_data.core.rows import now
 
 _TIMES = frozenset({"seconds", "prepare_s"})
 FOLDER = Path(__file__).parent / "records"
-"""Where the records that ship are."""
+"""The folder of the records that ship."""
 
 
 class RecordedCell(Protocol):
@@ -31,7 +31,7 @@ class RecordedCell(Protocol):
 
     @property
     def recipe_hash(self) -> str:
-        """Of its settings and code."""
+        """A hash of its settings and code."""
 
     @property
     def command(self) -> str:

@@ -61,15 +61,15 @@ class Outcome:
     """Whether the target was; if not, `steps` and `rollouts` are what was spent in vain."""
     steps: int
     rollouts: int
-    """All that were sampled, discarded ones too."""
+    """Number of all sampled rollouts, discarded ones too."""
     discarded: int
     """Rollouts of groups that were not trained on."""
     score: float
     """Mean true pass rate over the held-out tasks at the end."""
     brier: float | None
-    """Of the selector's predictions over all rollouts; None for one that predicts nothing."""
+    """Brier score of the selector's predictions over all rollouts; None for one that predicts nothing."""
     brier_last_mean: float | None
-    """Of the last-mean estimator beside them."""
+    """Brier score of the last-mean estimator over the same rollouts."""
     calibration: list[dict[str, float]] | None
     """`Calibration.table`: groups, mean prediction and mean reward by tenth of the prediction."""
 

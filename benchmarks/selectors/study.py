@@ -66,7 +66,7 @@ CONTENDERS: Mapping[str, Contender] = {
     "oracle": Contender("oracle"),
 }
 ELIGIBLE = ("pools", "mopps", "learnability", "difficulty", "bandit", "hierarchical")
-"""Those the bars may be met with: chosen by results alone, never told a difficulty."""
+"""Selectors that may meet the bars: chosen by results alone, never told a difficulty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Cell:
 
     @property
     def recipe_hash(self) -> str:
-        """Of the world, the selector's configuration and the code of both."""
+        """A hash of the world, the selector's configuration and the code of both."""
         contender = CONTENDERS[self.selector]
         world = asdict(WORLDS[self.world])
         return content_id(asdict(self), world, asdict(contender), MAX_STEPS, _code(contender.use))
@@ -94,7 +94,7 @@ class Cell:
 
 @cache
 def _code(use: str) -> str:
-    """Of the world and of the selector."""
+    """A hash of the code of the world and of the selector."""
     own = () if use == "oracle" else (SELECTORS[use].__module__,)
     return code_version(("benchmarks.selectors.simulator", *own), within=_PACKAGES)
 
@@ -176,7 +176,7 @@ def sim_bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
 
 
 def _brier_ratio(rows: Sequence[Mapping[str, Any]], selector: str, cell: Mapping[str, Any]) -> float:
-    """Of the selector's predictions over the last mean's; infinite when there is no record."""
+    """The selector's Brier score over that of the last mean; infinite when there is no record."""
     own, last = (
         cell_mean(rows, column, selector=selector, **cell) for column in ("brier", "brier_last_mean")
     )

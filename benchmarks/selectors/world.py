@@ -27,8 +27,8 @@ class World:
     rungs: int = 5
     """A skill is one rung of one domain: 35 skills, as MATH has subjects x levels (arXiv:2103.03874)."""
     rung_logits: float = 1.25
-    """From one rung to the next: the first rung starts at 62 % and the last at 1 %, so that a pool holds
-    mastered, learnable and unreachable tasks at once, as raw pools do before anyone filters them."""
+    """How much harder each rung is than the one before: the first starts at 62 % and the last at 1 %, so a
+    pool holds mastered, learnable and unreachable tasks at once, as raw pools do before they are filtered."""
     domain_spread: float = 0.5
     """Standard deviation of the domains' own difficulty."""
     task_spread: float = 0.75

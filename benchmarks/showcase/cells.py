@@ -16,7 +16,7 @@ from rft_data.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 EPOCHS = (4, 8, 16)
-"""Of the supervised runs; the recipe's own stage has 8."""
+"""Numbers of epochs of the supervised runs; the recipe's own stage has 8."""
 WORKED = "worked"
 """Supervised training on those of the stored solutions that show their work: what filtering by hand gives."""
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,12 +67,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.contender}-{self.seed}-{self.engine}-{self.scale.name}"
 
     @property
     def label(self) -> str:
-        """As `--only` takes it."""
+        """Its name for `--only`."""
         return f"{self.contender},{self.seed}"
 
     @property
@@ -83,7 +83,7 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the resolved recipe, and of the code of its numbers."""
+        """A hash of the resolved recipe, and of the code that makes its numbers."""
         recipe = load_recipe(RECIPE, self.changes(Path("root")))
         return content_id(asdict(self.scale), recipe.saved(), run_code(recipe, __name__))
 

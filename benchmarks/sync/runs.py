@@ -33,12 +33,12 @@ class Setting:
     seed: int
     steps: int
     distribution: str = ""
-    """Of the environment's waits; empty: none."""
+    """The distribution of the environment's waits; empty: it does not wait."""
     median_s: float = 0.5
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.mode}-{self.distribution or 'fast'}-{self.seed}"
 
 

@@ -14,7 +14,7 @@ from rft_data.core.rows import Experience, Task
 _SPREAD = 1.0
 """Standard deviation of the logarithm of a lognormal wait."""
 _SLOW_SHARE, _SLOW_TIMES = 0.1, 10.0
-"""Of the bimodal waits: how many are slow, and how much slower."""
+"""The share of bimodal waits that are slow, and how many times slower they are."""
 
 
 class SlowTurn:

@@ -36,11 +36,11 @@ class Turn:
     """What one process measured."""
 
     seconds: list[float] = field(default_factory=list)
-    """Of each optimizer step."""
+    """Wall seconds of each optimizer step."""
     processor_seconds: list[float] = field(default_factory=list)
-    """The same, of all threads: what a busy machine disturbs less."""
+    """Processor seconds of each step, all threads together: a busy machine disturbs them less."""
     grad_norms: list[float] = field(default_factory=list)
-    """Of each step, before clipping."""
+    """Gradient norm of each step, before clipping."""
 
     def stepped(self, began: tuple[float, float], grad_norm: float) -> None:
         """Take down a step that began at `began`."""

@@ -25,7 +25,7 @@ class Continued:
     """The turn that a prompt continues."""
 
     parent: Turn | None
-    """None: it begins another row."""
+    """The turn that it continues; None: it begins another row."""
     added: list[int]
     """Ids after those of the parent."""
     drift: Drift

@@ -19,7 +19,7 @@ class ToolCall:
     name: str
     """Empty when the sampled text does not name a tool."""
     arguments: Mapping[str, object] | None
-    """None: the sampled text is no valid call; `text` has it."""
+    """Arguments of the call; None: the sampled text is no valid call, and `text` has it."""
     text: str
     """The call as it was sampled."""
 

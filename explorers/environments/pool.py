@@ -38,7 +38,7 @@ class PoolPlan:
     warm: int = 0
     """Environments more that are reset ahead, for rollouts that wait for their turn."""
     start_deadline_s: float = 120.0
-    """For making an environment, and for one `reset`."""
+    """Seconds for making an environment, and for one `reset`."""
 
 
 class Lent(Generic[E]):

@@ -1,4 +1,4 @@
-"""Where the final answer of a completion stands."""
+"""Finds the final answer of a completion."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rft_data.core.masking import hidden_values
 from rft_data.core.text import shown
 
 START_DEADLINE_S = 120.0
-"""For importing and building the rewards."""
+"""Seconds for importing and building the rewards."""
 _START = 0
 """Number of the first message, which builds the rewards."""
 _END_S = 5.0

@@ -63,7 +63,7 @@ class RewardService(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where conversations are posted."""
+        """The URL to which conversations are posted."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}{PATH}"
 

@@ -32,7 +32,7 @@ _REFUSED = (
 
 
 _WAIT_S = 5.0
-"""For the end of a program that was killed, or has ended."""
+"""Seconds to wait for the end of a program that was killed, or has ended."""
 
 
 class LandlockBox:

@@ -34,7 +34,7 @@ class Source(TypedDict, total=False):
     """Where an engine's worker reads the tensors: JSON values, because the worker may be another process."""
 
     use: Required[str]
-    """Which transport it is of; each has its own of the fields below."""
+    """The transport that it belongs to; each transport uses its own fields of those below."""
     n_tensors: int
     """How many there are; in any source that is applied."""
     base: str

@@ -19,7 +19,7 @@ class CallLimits:
     timeout_s: float = 60.0
     """Longest time without data from the endpoint within one call."""
     deadline_s: float = 600.0
-    """For one batch of prompts, with waits between tries. A prompt without a reply by then has failed."""
+    """For a batch of prompts, with waits between tries. A prompt that has no reply by then has failed."""
     max_calls: int | None = None
     """Calls of this process, tries included; None: no bound."""
     max_total_tokens: int | None = None

@@ -42,7 +42,7 @@ class Outcomes:
 
     @classmethod
     def of(cls, table: pa.Table) -> Outcomes:
-        """Of every group in `table`.
+        """The outcomes of every group in `table`.
 
         Raises: ValueError for a reward that is not finite, or a turn that is there twice.
         """

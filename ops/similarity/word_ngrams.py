@@ -70,6 +70,6 @@ class Ngrams:
 
     hashes: npt.NDArray[np.uint64]
     text: npt.NDArray[np.int64]
-    """Which text each is in."""
+    """The number of the text that each n-gram is in."""
     start: npt.NDArray[np.int64]
     """Its first word, a place in `Words.numbers`."""

@@ -14,7 +14,7 @@ from ops.base import ArrowMapper, append_or_replace
 from rft_data.tasks.table import prompt_text
 
 _ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
-"""What other formats call them."""
+"""Names of roles in other formats, and ours."""
 _INVISIBLE = re.compile("[\u200b\u2060\ufeff\u00ad]")
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _LINE_ENDS = re.compile("\r\n?|\u2028|\u2029|\u0085")

@@ -34,7 +34,7 @@ MAX_COMMIT_ROWS = 512
 MAX_WAITING_BYTES = 128 << 20
 _SMALL_BYTES = 1 << 20
 _ROW_BYTES, _TOKEN_BYTES = 2048, 24
-"""Of a row given as an object: its small fields, and one token's id, mask and logprob in Python lists."""
+"""Bytes of a row given as an object: its small fields; a token's id, mask and logprob in Python lists."""
 
 
 @dataclass(eq=False)

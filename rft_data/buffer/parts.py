@@ -24,7 +24,7 @@ class Part:
     """Folder or URL of the buffer."""
     table: str
     name: str
-    """What no part of other rows is called, in any buffer."""
+    """A name that no part with other rows has, in any buffer."""
     rows: int
     _version: Any = field(repr=False)
     _fragment: Any = field(repr=False)

@@ -42,7 +42,7 @@ class Zones:
 
 
 def _name(fragment: Any) -> str:
-    """What no other fragment is called: a number may come again after a version was restored."""
+    """A name that no other fragment has: its number may be given again after a version was restored."""
     return "+".join(file.path for file in fragment.metadata.files)
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def absent(*packages: str) -> Iterator[None]:
-    """What is imported in this block takes these packages for not installed.
+    """Modules imported in this block find these packages not installed.
 
-    Those that were imported before stay as they are. Write nothing but imports into the block: other threads,
-    too, find no such package meanwhile.
+    Packages that were imported before stay. Write nothing but imports into the block: other threads, too,
+    do not find the packages meanwhile.
     """
     hidden = [package for package in packages if package not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: the documented way to do it

@@ -13,7 +13,7 @@ from rft_data.core.errors import RowError
 from rft_data.core.rows import Message
 
 REFERENCE = re.compile(r"payload:([0-9a-f]{32})")
-"""What a value is that stands for a stored payload."""
+"""The form of a value that stands for a stored payload."""
 PROCESSOR = "processor"
 """Key of a row's metadata: the hash of what made tensors of its images."""
 _KINDS = ("image", "image_url")

@@ -118,7 +118,7 @@ class Engine(Protocol):
 
 
 class ChatEngine(Protocol):
-    """What an engine has that takes and gives messages, no token ids: a model behind an endpoint.
+    """An engine that takes and gives messages instead of token ids: a model behind an endpoint.
 
     It has the methods of `Engine` too, of which `generate` raises. Its rows have no token ids, no
     logprobs and no policy version.

@@ -216,7 +216,7 @@ class Ticket:
     version: int
     """Policy version the engine served at admission."""
     round: int = 0
-    """Which round of admission gave it, 0-based: the tasks of one round are drawn together."""
+    """The round of admission that gave it, from 0: the tasks of one round are drawn together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +307,9 @@ class TokenValues:
 
     seq: int
     logprobs: Sequence[float]
-    """Of the tempered distribution of the policy at the step's start."""
+    """Log-probabilities in the tempered distribution of the policy at the step's start."""
     entropies: Sequence[float] = ()
-    """Of the same distribution; empty where the trainer computes none."""
+    """Entropies of the same distribution; empty where the trainer computes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,4 +322,4 @@ class StepReport:
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     """The files of the checkpoint written with it, by their path in its folder."""
     tokens: Sequence[TokenValues] = ()
-    """Of a few rows."""
+    """The values of a few rows."""

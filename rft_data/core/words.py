@@ -72,11 +72,11 @@ class Drift(StrEnum):
     """How the history that a caller has differs from what was sampled."""
 
     EXACT = "exact"
-    """Not at all: what is new is appended."""
+    """Nothing is rewritten: what is new is appended."""
     MASKED = "masked"
-    """By the end of a turn: the caller's text takes its place in the row, without loss."""
+    """The end of a turn is rewritten: the caller's text takes its place in the row, without loss."""
     FORKED = "forked"
-    """By more, or the template renders it in another way: another row begins."""
+    """More is rewritten, or the template renders it in another way: another row begins."""
 
 
 ROLLOUT_SECONDS: Final = "rollout_seconds"

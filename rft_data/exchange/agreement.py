@@ -27,7 +27,7 @@ class Agreement:
 
     key: str
     authors: tuple[str, ...]
-    """Those who share a unit with another author."""
+    """The authors who share a unit with another author."""
     units: int
     """Rows, or pairs of rows, about which at least two authors said something."""
     same: float

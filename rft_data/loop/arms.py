@@ -46,7 +46,7 @@ class Arms:
         self._rewards: dict[Arm, list[float]] = {arm: [] for arm in Arm}
 
     def arm(self, member: Member) -> Arm:
-        """Which arm an explorer is of."""
+        """The arm that an explorer belongs to."""
         return Arm.OLD if member.role.name == self._pinned else Arm.NEW
 
     def publish(self, ref: WeightRef) -> None:

@@ -72,7 +72,7 @@ class GroupCloser:
     pipeline: Pipeline
     run_id: str
     attempt: int
-    """Which start of the run this is."""
+    """The number of this start of the run."""
     least_members: int
     """Fewest rollouts of a group that may be trained on."""
     awaiting: Awaiting | None = None

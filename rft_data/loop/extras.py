@@ -59,7 +59,7 @@ class Extras:
         self._wanted = wanted
         self._joining: dict[str, Future[Role]] = {}
         self._asked: set[str] = set()
-        """Those for which the placement was asked for room."""
+        """Explorers for which the placement was asked for room."""
         self._not_before: dict[str, float] = {}
         self._look_at = 0.0
 

@@ -174,7 +174,7 @@ def nanoseconds(value: Json) -> float:
 
 
 def session(attributes: JsonObject) -> str:
-    """What joins the traces of one conversation; empty where nothing does."""
+    """The id that the traces of one conversation share; empty where there is none."""
     return text(
         first([inside(attributes, "session", "id"), inside(attributes, "gen_ai", "conversation", "id")])
     )

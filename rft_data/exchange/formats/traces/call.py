@@ -26,7 +26,7 @@ class Span:
     parent: str = ""
     """Empty: it has none."""
     session: str = ""
-    """What joins several traces; empty: nothing does."""
+    """An id that several traces share; empty: they share none."""
     started_s: float = 0.0
     """Seconds since 1970; 0 where the log has no time."""
     ended_s: float = 0.0
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What somebody said about a call, a trace or a session."""
+    """What a person or a program said about a call, a trace or a session."""
 
     name: str
     value: float | None

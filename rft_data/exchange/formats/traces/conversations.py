@@ -131,7 +131,7 @@ def digest_after(before: str, item: JsonObject) -> str:
 
 
 def _meaning(item: JsonObject) -> Json:
-    """What of a message stays when a program sends it back: no thinking, no ids, no spaces around it."""
+    """The part of a message that stays when a program sends it back: no thinking, ids or spaces around it."""
     content = item["content"]
     others = (
         [part for part in _list(content) if _object(part).get("type") != "text"] if _is_list(content) else []
