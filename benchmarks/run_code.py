@@ -15,6 +15,7 @@ from explorers.engines.make import ENGINES
 from ops import OPERATOR_MODULES
 from rft_data.recipe import Recipe
 from rft_data.run.role_specs import EXPLORER, TRAINER
+from rft_data.sampler.make import POLICIES
 from rft_data.tasks.selectors.make import SELECTORS
 
 _ROLES = (TRAINER, EXPLORER, "trainers.offline.offline_role")
@@ -65,7 +66,7 @@ def _named(recipe: dict[str, Any]) -> Iterator[str]:
     yield ENGINES[recipe["explorer"]["engine"]["use"]]
     if (selector := recipe["selector"]["use"]) in SELECTORS:
         yield SELECTORS[selector].__module__
-    yield f"rft_data.sampler.{recipe['sampler']['use']}"
+    yield POLICIES[recipe["sampler"]["use"]].__module__
     for text in _texts(recipe):
         if text in OPERATOR_MODULES:
             yield OPERATOR_MODULES[text]

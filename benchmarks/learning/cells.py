@@ -157,6 +157,7 @@ def _resized(tasksets: Sequence[dict[str, Any]], size: int) -> list[dict[str, An
 
 def preset_modules(preset: Algorithm) -> set[str]:
     """Modules of the preset's operators, loss, batch operators, critic and sampler."""
+    from rft_data.sampler.make import POLICIES
     from trainers.policy.batch_ops import BATCH_OPS
     from trainers.policy.losses import LOSSES
 
@@ -167,7 +168,7 @@ def preset_modules(preset: Algorithm) -> set[str]:
     if preset.critic is not None:
         found.add("trainers.policy.critic")
     if preset.sampler is not None:
-        found.add(f"rft_data.sampler.{preset.sampler['use']}")
+        found.add(POLICIES[str(preset.sampler["use"])].__module__)
     return found
 
 
