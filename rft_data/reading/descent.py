@@ -26,7 +26,7 @@ class Spread:
     uses: tuple[Use, ...]
     """Leases under which a step may have been taken; a released one is not among them."""
     checkpoints: tuple[int, ...]
-    """Those that contain it, oldest first."""
+    """The checkpoints that contain it, oldest first."""
     weights: tuple[Weights, ...]
     """Policy versions that contain it, oldest first: what they sampled is its descendant too."""
 

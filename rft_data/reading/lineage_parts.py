@@ -105,9 +105,9 @@ class Lineage:
     """Versions that sampled its tokens, oldest first."""
     judgements: tuple[Judgement, ...]
     uses: tuple[Use, ...]
-    """In the order granted."""
+    """In the order in which they were granted."""
     stages: tuple[Stage, ...]
-    """In the order trained."""
+    """In the order in which they trained."""
     retired: tuple[Retired, ...]
     feedback: tuple[FeedbackRow, ...]
     """Oldest first."""

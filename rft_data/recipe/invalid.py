@@ -17,7 +17,7 @@ def invalid(origins: Origins, problems: Sequence[Problem]) -> RecipeError:
 
 
 def invalid_at(origins: Origins, at: Origin, problem: Problem) -> RecipeError:
-    """The same of one problem with what is written at `at`."""
+    """An error with one problem, about what is written at `at`."""
     return _error(origins, [(at, problem)])
 
 

@@ -31,7 +31,7 @@ class Figures:
     pass_rate: float
     """Share of rollouts that passed; one that failed, is missing or was not scored did not."""
     by_class: Mapping[str, float]
-    """The same by `taskset/difficulty`."""
+    """The pass rate by `taskset/difficulty`."""
     pass_at_k: Mapping[str, float]
     """pass@k by k, where a task is played more than once."""
     mean_reward: float | None
@@ -43,7 +43,7 @@ class Figures:
     """Mean of each reward component, by its name, over tasks; a component of weight 0 is measured and not
     rewarded."""
     rollouts: int
-    """That were to be played."""
+    """Rollouts that were to be played."""
     unscored: int
     """Rollouts without a reward."""
 

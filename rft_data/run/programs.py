@@ -40,7 +40,7 @@ def rewards_in_sandbox(section: ExplorerSection, run: Remembers) -> list[dict[st
 
 
 def workflow_in_sandbox(section: ExplorerSection, run: Remembers, workflow: dict[str, Any]) -> dict[str, Any]:
-    """The same for a workflow, whose tools may be PythonTool."""
+    """A workflow as plans have it; PythonTool among its tools is told in which sandbox programs run."""
     args = workflow["args"]
     if PYTHON_TOOL not in (workflow["use"], args.get("tools")):
         return workflow

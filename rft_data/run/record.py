@@ -28,7 +28,7 @@ COPY_FILE = ".copy-of"
 SILENT_S = 30.0
 """A run writes its record every second; one that wrote none for so many seconds is `silent`."""
 STORED_SILENT_S = 90.0
-"""The same of a run that stores its record on an object store every 15 s, seen from another machine."""
+"""Seconds until `silent` for a run that stores its record on an object store every 15 s."""
 _ANSWER_S = 15.0
 
 

@@ -28,7 +28,7 @@ class _Found:
     """One completion of the source, and the task it answers."""
 
     place: str
-    """Where its row stands."""
+    """The place of its row in the file, for messages."""
     task: Task
     text: str
     author: str

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOURNAL = "open.jsonl"
-"""In the server's folder: the trajectories that are open."""
+"""File in the server's folder with the open trajectories."""
 MODEL = "served_model"
-"""In the server's folder: the path of the model whose weights are its versions."""
+"""File in the server's folder with the path of the model whose weights are its versions."""
 _CONTROL_BYTES = 1 << 20
 
 
@@ -53,13 +53,13 @@ class ServeSettings:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     max_model_len: int | None = None
-    """None: the model's."""
+    """Longest prompt and completion together, tokens; None: the model's."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Fields of vLLM's `EngineArgs`."""
     seed: int = 0
 
     def sampled(self, temperature: float | None, max_tokens: int | None) -> ServeSettings:
-        """The same with another sampling; None: as it was."""
+        """These settings with another sampling; None leaves a value as it is."""
         sampling = self.sampling
         if temperature is not None:
             sampling = replace(sampling, temperature=temperature)

@@ -77,7 +77,7 @@ class RunStatus:
     steps: int | None
     """Optimizer steps the recipe asks for; None where it asks for none."""
     groups: tuple[int, int] | None
-    """In a run that only explores: groups played, and asked for."""
+    """Groups played and groups asked for, in a run that only explores."""
     progress: Progress | None
     """None before the first step."""
     roles: tuple[RoleStatus, ...]
@@ -192,7 +192,7 @@ def _steps(recipe: Mapping[str, Any]) -> int | None:
 
 
 def _max_staleness(recipe: Mapping[str, Any]) -> int | None:
-    """Of a run whose stages train on what is sampled meanwhile."""
+    """The staleness bound of a run whose stages train on what is sampled meanwhile."""
     sync = recipe.get("sync")
     bound = sync.get("max_staleness") if isinstance(sync, dict) else None
     return bound if isinstance(bound, int) else None

@@ -31,7 +31,7 @@ def publish_folder(versions: VersionRegistry, offline: OfflineCalls, model: Path
 
 
 def publish_model(versions: VersionRegistry, offline: OfflineCalls, model: AnyModel) -> WeightRef:
-    """The same for a model that is a folder, or that an endpoint serves: then the version only names it."""
+    """Publish a model that is a folder, or that an endpoint serves: then the version only names it."""
     if isinstance(model, ServedModel):
         return publish_served(versions, model)
     return publish_folder(versions, offline, model)

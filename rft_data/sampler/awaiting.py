@@ -173,7 +173,7 @@ class Awaiting:
         return set()
 
     def _complete(self, names: Collection[str]) -> list[str]:
-        """Those of the groups whose rewards have all arrived."""
+        """The groups whose rewards have all arrived."""
         ids = [one for name in names for one in self._groups[name].ids]
         known = set(self._feedback(ids).ids.to_pylist()) if ids else set()
         return [name for name in names if known.issuperset(self._groups[name].ids)]

@@ -28,9 +28,9 @@ class Conservation:
     produced: int = 0
     """Rollouts stored."""
     trained: int = 0
-    """In a lease whose gradient step a checkpoint holds; each row once."""
+    """Rows in a lease whose gradient step a checkpoint holds; each row once."""
     leased: int = 0
-    """In a lease that no checkpoint holds yet."""
+    """Rows in a lease that no checkpoint holds yet."""
     pending: int = 0
     """Kept by the operators and not leased yet."""
     filtered: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Conservation:
     stale: int = 0
     """Past the staleness bound: never to be trained."""
     cancelled: int = 0
-    """In a group that failed, was cancelled, or was set aside (by a resume or a repair)."""
+    """Rows in a group that failed, was cancelled, or was set aside (by a resume or a repair)."""
     unjudged: int = 0
     """Stored, but their group is not closed yet."""
     awaiting: int = 0

@@ -24,7 +24,7 @@ class RowMapping:
     taskset: str
     prompt: str
     answer: str | None = None
-    """None: the tasks have no answer."""
+    """The column of the answer; None: the tasks have no answer."""
     metadata: Sequence[str] | None = None
     """Fields that a task keeps; None: all columns but prompt and answer that are not null."""
 

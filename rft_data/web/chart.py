@@ -105,7 +105,7 @@ def overlay(name: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> Ove
 
 
 def finite(pairs: Sequence[tuple[int, float]], *, log: bool = False) -> list[tuple[int, float]]:
-    """Those that can be drawn: finite, on a log axis also positive."""
+    """The pairs that can be drawn: finite, on a log axis also positive."""
     return [(step, value) for step, value in pairs if math.isfinite(value) and (value > 0 or not log)]
 
 

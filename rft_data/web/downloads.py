@@ -94,7 +94,7 @@ def _as_json_lines(rows: Sequence[ShownRow]) -> str:
 
 
 def _as_csv(rows: Sequence[ShownRow]) -> str:
-    """With a quote before each text that a spreadsheet would run as a formula."""
+    """Rows as CSV, with a quote before each text that a spreadsheet would run as a formula."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerow([*COLUMNS, "verdict"])

@@ -111,7 +111,7 @@ class Facts:
         return float(values[place - self.first]) if there else None
 
     def span(self, place: int) -> int | None:
-        """Which of the stretches holds the token."""
+        """The number of the stretch that holds the token."""
         return next(
             (number for number, one in enumerate(self.spans) if one["start"] <= place < one["end"]), None
         )

@@ -20,7 +20,7 @@ from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.run.record import RECIPE_FILE
 
 DEADLINE_S = 10.0
-"""For its import and its call."""
+"""Seconds for importing and calling it."""
 MOST_ROWS, MOST_COLUMNS = 200, 20
 _LAST_LINES = 3
 """Lines of what it printed that a message shows; it may print without end."""

@@ -87,7 +87,7 @@ def _rewards(part: Part, choice: Choice) -> _Rewards:
 
 
 def _searched(buffer: Buffer, choice: Choice) -> tuple[list[_Rewards], int | None]:
-    """The same from one search of the newest rows."""
+    """The rewards that one search of the newest rows finds."""
     end = frontier(buffer)
     bottom = max(0, end - choice.reach())
     rewards = choice.read(buffer, ["seq", "reward"], bottom, end)["reward"]

@@ -26,7 +26,7 @@ class Share:
 
     phase: str
     what: str
-    """The same in words."""
+    """The phase in words."""
     seconds: float
     x: float
     """Its place in the picture."""

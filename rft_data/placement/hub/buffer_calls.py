@@ -152,7 +152,7 @@ class Calls:
         return self._buffer.add_feedback(feedback)
 
     def _not_stored(self, name: str, key: str, rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-        """Those of the rows whose key is not stored yet."""
+        """The rows whose key is not stored yet."""
         schema, _ = TABLES[name]
         stored = self._buffer.read(name, None, In(key, tuple(str(row.get(key)) for row in rows)))
         known = {row[key]: row for row in stored.drop_columns(["created_at"]).to_pylist()}

@@ -30,7 +30,7 @@ HUB_TOKEN = "RFT_HUB_TOKEN"  # noqa: S105 - its name, not the token
 DEADLINE_S = 150.0
 """Longer than a network may be cut (60 s) with the time until that is noticed."""
 STREAM_DEADLINE_S = 600.0
-"""For all batches of an answer; the hub keeps the files of an old version for longer than this."""
+"""Seconds for all batches of an answer; the hub keeps the files of an old version for longer than this."""
 PIPELINED = 32
 """Appends of one client without an answer at a time."""
 
@@ -75,7 +75,7 @@ class HubClient:
     def submit(
         self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
     ) -> Future[Appended]:
-        """The same without waiting: up to PIPELINED appends run, and may be stored in any order.
+        """Append without waiting for the answer: up to PIPELINED appends run, and may be stored in any order.
 
         Blocks while that many run. Raises: StalledError after `deadline_s`; then nothing is stored.
         """

@@ -35,12 +35,12 @@ class Field:
     kind: str
     """`text`: taken as it is typed; `yaml`: read as YAML; `choice`: one of `choices`."""
     value: str
-    """As the text has it; empty: not written there."""
+    """The value as it is in the text; empty: it is not written there."""
     doc: str
     default: str
     """What holds where it is not written: its default, or what the recipe extends, as YAML; empty: none."""
     bounds: str
-    """In words."""
+    """The bounds of the value, in words."""
     choices: list[str]
     is_required: bool
     rows: int

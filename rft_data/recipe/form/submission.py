@@ -28,7 +28,7 @@ from rft_data.recipe.yaml_text import parse_yaml
 
 _FILE = Path("recipe.yaml")
 _TOP = "recipe"
-"""Where mistakes belong that have no field."""
+"""The name under which mistakes without a field are listed."""
 
 
 class Request(TypedDict):

@@ -24,7 +24,7 @@ class Signature:
     kinds: Mapping[str, ast.expr | None]
     """Annotation of each argument; None without one."""
     required: frozenset[str] = frozenset()
-    """Those without a default."""
+    """Arguments without a default."""
     is_open: bool = False
     """Whether it takes further arguments of any name."""
 

@@ -36,7 +36,7 @@ REWARD_KEY = "reward@"
 _AUTHOR = "rescore"
 _GROUPS_PER_BATCH = 16
 _DEADLINE_S = 600.0
-"""For rewards of one whole group."""
+"""Seconds for the rewards of one whole group."""
 _SAME = 1e-9
 
 Keep = Callable[[Sequence[Feedback]], object]
@@ -71,24 +71,24 @@ class Rescored:
     times: int
     groups: int = 0
     scored: int = 0
-    """Scored now, and stored."""
+    """Rollouts that were scored now, and stored."""
     before: int = 0
-    """Scored by an earlier call."""
+    """Rollouts that an earlier call scored."""
     unscored: int = 0
-    """The rewards cannot judge them; that is stored too."""
+    """Rollouts that the rewards cannot judge; that is stored too."""
     failed: int = 0
-    """Not scored because something else than the model failed; the next call tries them again."""
+    """Rollouts not scored because something outside the model failed; the next call tries them again."""
     without_task: int = 0
-    """Their task is not stored."""
+    """Rollouts whose task is not stored."""
     changed: int = 0
-    """Scored now with another value than the stored reward."""
+    """Rollouts that were scored now with another value than the stored reward."""
     mean_stored: float | None = None
     """Mean stored reward of what was scored now, where there is one."""
     mean_new: float | None = None
     spread: float | None = None
     """Mean over rollouts of the standard deviation of their values, where they were scored several times."""
     sandbox: str = ""
-    """Where programs of rollouts ran; empty if none did."""
+    """The sandbox in which programs of rollouts ran; empty if none ran."""
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""
