@@ -176,6 +176,12 @@ def test_a_rollout_that_has_no_reward_or_a_shut_gate_is_not_shown_to_the_group()
     assert [rows[0].reward for rows in after.values()] == [14.0, 1.0, 3.0, None]
     assert after[1][0].reward_parts == {"length": 1.0}
     assert after[3][0].unscored_reason == "timeout: reward 'length': too late"
+    rewards = ranked()  # no gate that would be shut for it
+    shown = {member: played(rewards, "abcd", "a", "abc")[member] for member in range(3)}
+    alone = asyncio.run(score_group(rewards, TASK, shown, 5.0))
+    beside = asyncio.run(score_group(rewards, TASK, {**shown, 3: [lost]}, 5.0))
+    assert {member: beside[member] for member in shown} == alone
+    assert (beside[3][0].reward, beside[3][0].reward_parts) == (None, {})
 
 
 def test_a_group_that_takes_too_long_is_a_time_out_and_one_that_failed_says_so() -> None:
