@@ -64,6 +64,7 @@ def _edge(again: str) -> Iterator[None]:
             logging.getLogger(noisy).setLevel(logging.WARNING)
         for about_gpus in _ABOUT_GPUS:
             logging.getLogger(about_gpus).setLevel(logging.ERROR)
+        logging.getLogger("huggingface_hub").propagate = False  # it prints each line itself
         warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         yield

@@ -1,6 +1,7 @@
 """`rft recipe`, and recipes by name."""
 
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -80,6 +81,12 @@ def test_version_quiet_and_verbose() -> None:
     assert said.splitlines()[-2].startswith("error: there is no recipe")
     assert said.splitlines()[-1] == "help: rft help missing-file (docs/troubleshooting.md#missing-file)"
     assert "Usage" in rft().stdout
+
+
+def test_a_retry_of_the_hub_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert rft("recipe", "validate", "quickstart").exit_code == 0
+    logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s")
+    assert caplog.text == "", "the library has a handler of its own"
 
 
 def test_validate_gives_programs_every_mistake_with_its_place(tmp_path: Path) -> None:
