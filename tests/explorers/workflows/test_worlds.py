@@ -337,6 +337,16 @@ def test_tasks_choose_among_the_workflows_of_the_recipe(tokenizer: Any) -> None:
     chosen.close()
 
 
+def test_each_of_the_workflows_is_closed() -> None:
+    closed: list[str] = []
+
+    def world(name: str) -> Any:
+        return type("World", (), {"close": lambda _: closed.append(name)})()
+
+    ChosenWorkflow("own", world("own"), {"other": world("other"), "plain": type("Plain", (), {})()}).close()
+    assert sorted(closed) == ["other", "own"]
+
+
 def test_a_named_workflow_does_not_take_the_place_of_the_recipes_own(tokenizer: Any) -> None:
     own = {"use": "function", "args": {"play": f"{PLACE}:twice"}}
     named = {"function": {"use": "function", "args": {"play": f"{PLACE}:given"}}}
