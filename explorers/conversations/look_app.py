@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from explorers.capture import answers
 from explorers.capture.asgi import Receive, Scope, Send, read_body
 from explorers.conversations.openai_look import OpenAILook
 from explorers.conversations.rollout_app import MODEL, OVER
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_BODY = 32 << 20
+MOST_REQUESTS = 256
+"""Requests of one rollout that are read or answered at a time; more are answered 429."""
 _MAX_CHOICES = 128
 _NO_ROUTE = (
     "there is no such route here; POST /v1/chat/completions or /v1/completions. vLLM's own server has "
@@ -47,6 +50,7 @@ class LookApp:
         self._look = look
         self._context = copy_context()
         self._answering: set[asyncio.Task[object]] = set()
+        self._under_way = 0
         self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,9 +60,9 @@ class LookApp:
             listed = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "rft"}]
             await answer(send, 200, {"object": "list", "data": listed})
         elif route == ("POST", "/v1/chat/completions"):
-            await self._answered(self._look.chat.completions.create, receive, send)
+            await self._sampled(self._look.chat.completions.create, scope, receive, send)
         elif route == ("POST", "/v1/completions"):
-            await self._answered(self._look.completions.create, receive, send)
+            await self._sampled(self._look.completions.create, scope, receive, send)
         else:
             self._look.error = RowError(_NO_ROUTE)
             await refuse(send, 404, _NO_ROUTE)
@@ -93,6 +97,17 @@ class LookApp:
         for one in self._answering:
             one.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
+
+    async def _sampled(self, create: Create, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._under_way >= MOST_REQUESTS:
+            text = f"{self._under_way} requests of this program are under way; come back later."
+            await answers.refuse(send, scope["path"], 429, text, wait_s=1)
+            return
+        self._under_way += 1
+        try:
+            await self._answered(create, receive, send)
+        finally:
+            self._under_way -= 1
 
     async def _answered(self, create: Create, receive: Receive, send: Send) -> None:
         raw = await read_body(receive, MAX_BODY)
@@ -197,17 +212,17 @@ async def _choices(create: Create, asked: dict[str, object]) -> list[ChatComplet
         await asyncio.gather(*sampled, return_exceptions=True)
 
 
-def _together(answers: list[ChatCompletion | Completion]) -> dict[str, object]:
+def _together(said: list[ChatCompletion | Completion]) -> dict[str, object]:
     """One response with the choices of several."""
-    whole: dict[str, object] = answers[0].model_dump(mode="json", exclude_none=True)
+    whole: dict[str, object] = said[0].model_dump(mode="json", exclude_none=True)
     whole["choices"] = [
         {**one.choices[0].model_dump(mode="json", exclude_none=True), "index": place}
-        for place, one in enumerate(answers)
+        for place, one in enumerate(said)
     ]
-    used = [one.usage for one in answers if one.usage is not None]
+    used = [one.usage for one in said if one.usage is not None]
     if used:
-        sent, said = used[0].prompt_tokens, sum(one.completion_tokens for one in used)
-        whole["usage"] = {"prompt_tokens": sent, "completion_tokens": said, "total_tokens": sent + said}
+        sent, sampled = used[0].prompt_tokens, sum(one.completion_tokens for one in used)
+        whole["usage"] = {"prompt_tokens": sent, "completion_tokens": sampled, "total_tokens": sent + sampled}
     return whole
 
 

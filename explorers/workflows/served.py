@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_BUDGET = 1 << 20
+"""Most tokens that a trajectory samples where the recipe says no `budget`: its memory is this process's."""
 _CLOSE_S = 15.0
 """Longest wait for the requests under way when the server ends."""
 
@@ -71,6 +73,7 @@ class ServedWorkflow(RecordedWorkflow):
 
         Raises: RecipeError; MissingExtraError without uvicorn.
         """
+        conversation.setdefault("budget", _BUDGET)
         super().__init__(tokenizer, rewards, **conversation)
         need("uvicorn", "web", "the workflow 'served'")
         if not isinstance(token, str) or len(token) < 16:

@@ -245,6 +245,45 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
     asyncio.run(story())
 
 
+def test_what_one_client_may_have_at_a_time_and_in_all_is_bounded(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorers.conversations.look_app.MOST_REQUESTS", 1)
+    monkeypatch.setattr("explorers.workflows.served._BUDGET", 10)
+
+    async def story() -> None:
+        async with running(tokenizer, *"abcdefgh") as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            opened, generate = await run.open(), run.engine.generate
+            reached, go_on = asyncio.Event(), asyncio.Event()
+
+            async def halted(*asked: Any) -> Any:
+                reached.set()
+                await go_on.wait()
+                return await generate(*asked)
+
+            run.engine.generate = halted  # type: ignore[method-assign]
+            saying = asyncio.create_task(run.say(opened, *ASK))
+            await reached.wait()
+            with pytest.raises(openai.RateLimitError, match="1 requests of this program") as caught:
+                await run.say(opened, *ASK)
+            assert caught.value.response.headers["retry-after"] == "1"
+            go_on.set()
+            assert await saying == "a"
+            for _ in range(4):  # of two tokens each
+                await run.say(opened, *ASK)
+            with pytest.raises(openai.BadRequestError, match="maximum context length"):
+                await run.say(opened, *ASK)
+            await run.end(opened, body=1.0)
+            rows = await waiting
+            assert isinstance(rows, list)
+            assert sum(sum(row.action_mask or ()) for row in rows) == 10
+            assert rows[-1].metadata["end"] == "budget"
+
+    asyncio.run(story())
+
+
 def test_an_end_gives_up_what_is_being_sampled_and_its_client_hears_so(tokenizer: Any) -> None:
     async def story() -> None:
         async with running(tokenizer, "four", "five") as run:
