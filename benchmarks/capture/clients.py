@@ -7,6 +7,8 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,12 +77,19 @@ async def come_and_go(address: str, told: Told, trajectories: int, seed: int, at
 
 async def _tried(http: httpx.AsyncClient, number: int, dice: random.Random, told: Told) -> bool:
     """A trajectory; False when none could be opened, for the server is not there."""
-    before = len(told.opened)
     try:
-        await _trajectory(http, number, dice, told)
-    except httpx.HTTPError:  # it was killed, or started again without this trajectory
-        return len(told.opened) > before
+        one = await _opened(http, told)
+    except httpx.HTTPError:
+        return False
+    with suppress(httpx.HTTPError):  # it was killed, or started again without this trajectory
+        await _trajectory(http, one, number, dice, told)
     return True
+
+
+async def _opened(http: httpx.AsyncClient, told: Told) -> dict[str, Any]:
+    one: dict[str, Any] = (await http.post("/trajectories", json={})).raise_for_status().json()
+    told.opened.add(one["id"])
+    return one
 
 
 async def until_killed(address: str, told: Told, at_once: int) -> None:
@@ -90,7 +99,7 @@ async def until_killed(address: str, told: Told, at_once: int) -> None:
     async def one(http: httpx.AsyncClient, first: int) -> None:
         number = first
         while True:
-            await _trajectory(http, number, dice, told, patient=True)
+            await _trajectory(http, await _opened(http, told), number, dice, told, patient=True)
             number += at_once
 
     async with _client(address, 2 * at_once, OWNER) as http:
@@ -101,10 +110,14 @@ async def until_killed(address: str, told: Told, at_once: int) -> None:
 
 
 async def _trajectory(
-    http: httpx.AsyncClient, number: int, dice: random.Random, told: Told, *, patient: bool = False
+    http: httpx.AsyncClient,
+    one: Mapping[str, Any],
+    number: int,
+    dice: random.Random,
+    told: Told,
+    *,
+    patient: bool = False,
 ) -> None:
-    one = (await http.post("/trajectories", json={})).raise_for_status().json()
-    told.opened.add(one["id"])
     key = {"authorization": f"Bearer {one['key']}"}
     history = _ask(number)
     for _ in range(2):
