@@ -122,7 +122,9 @@ def test_the_walks(person: Person, folder: Path) -> None:
 
 def test_killed_and_resumed(person: Person, folder: Path) -> None:
     own = ["name=killed", "run_dir=runs/killed", "buffer.uri=runs/killed/buffer", "stages.1.steps=30"]
-    run = subprocess.Popen(["rft", "run", "shop.yaml", *own], cwd=folder, env=person.environment())
+    run = subprocess.Popen(
+        ["rft", "run", "shop.yaml", *own], cwd=folder, env=person.environment(), stderr=subprocess.DEVNULL
+    )
     wait_for(lambda: list((folder / "runs" / "killed").rglob("checkpoints/*/manifest.json")))
     run.send_signal(signal.SIGKILL)
     run.wait()
