@@ -14,15 +14,17 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from typer.testing import CliRunner
 
 from explorers.capture.journal import Journal
 from explorers.capture.store import TrajectoryStore
 from rft_data.buffer import Buffer
+from rft_data.cli.app import app
 from rft_data.cli.serve import _token
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Sampling
 from rft_data.recipe.layers import named_recipe
-from rft_data.run.serve import JOURNAL, check_same_model, recipe_settings
+from rft_data.run.serve import JOURNAL, ServeSettings, check_same_model, recipe_settings
 from tests.waiting import wait_for
 from trainers.models.tiny_model import build_tiny_model
 
@@ -55,6 +57,27 @@ def test_a_token_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RFT_SERVE_TOKEN", "short")
     with pytest.raises(RecipeError, match="has 5 characters"):
         _token("127.0.0.1")
+
+
+def test_without_a_token_only_this_machine_is_served_and_gets_a_random_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RFT_SERVE_TOKEN", raising=False)
+    with pytest.raises(
+        RecipeError, match=r"--host 0\.0\.0\.0 is reached by other machines; set RFT_SERVE_TOKEN"
+    ):
+        _token("0.0.0.0")  # noqa: S104 - it is refused
+    started: list[ServeSettings] = []
+    monkeypatch.setattr(
+        "rft_data.run.serve.serve_until_stopped", lambda settings, say: started.append(settings)
+    )
+    for _ in range(2):
+        CliRunner().invoke(app, ["serve", str(tmp_path), "--dir", str(tmp_path / "served")])
+    first, second = started
+    assert first.host == "127.0.0.1"
+    assert len(first.token) >= 32
+    assert first.token != second.token
+    assert first.token not in repr(first)
 
 
 def _loopback() -> str:
