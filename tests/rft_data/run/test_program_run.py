@@ -10,7 +10,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.run.start import run_recipe
-from tests.rft_data.run.test_modes import EXPLORE, TASKS, recipe
+from tests.rft_data.run.test_modes import COMMON, STAGE, TASKS, recipe
 
 AGENT = Path(__file__).parents[2] / "explorers" / "workflows" / "programs" / "agent.py"
 PLAYED = """\
@@ -18,18 +18,24 @@ PLAYED = """\
   reward: []
 """
 """The program lies beside the recipe."""
+ONLINE = COMMON + "{model}" + "{tasks}" + "{operators}" + "selector: {{use: shuffle}}\nstages:\n{stage}"
 
 
 @pytest.mark.slow
-def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts(tmp_path: Path) -> None:
+def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts_that_are_trained_on(
+    tmp_path: Path,
+) -> None:
     shutil.copy(AGENT, tmp_path)
     tasks = TASKS.replace("max_model_len: 64", "max_model_len: 256")
     tasks = tasks.replace("  reward: [{use: answer_format}]\n", PLAYED)
-    template = EXPLORE + "placement: {{use: local}}\n"
-    explored = run_recipe(recipe(tmp_path, template, "looking", "explore", groups=2, tasks=tasks))
-    assert explored["groups"]["ready"] == 2
+    template = ONLINE + "placement: {{use: local}}\n"
+    stage = STAGE.replace("steps: 3, checkpoint_every: 2", "steps: 1")
+    done = run_recipe(recipe(tmp_path, template, "looking", "online", stage=stage, tasks=tasks))
+    assert done["groups"]["trained"] == 2
     with Buffer(tmp_path / "buffer") as buffer:
         rows = buffer.read("experiences").to_pylist()
+        step_of = {row["version"]: row["step"] for row in buffer.read("versions").to_pylist()}
+    assert set(step_of.values()) == {0, 1}
     assert len({(row["group_id"], row["member"]) for row in rows}) == 4
     for row in rows:
         metadata = json.loads(row["metadata"])
@@ -38,4 +44,4 @@ def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts(tmp_path: Pat
         assert json.loads(row["reward_parts"]) == {"world": row["reward"]}
         assert row["reward"] in (0.0, 1.0)
         assert 0 < sum(row["action_mask"]) <= 16
-        assert all(span["version"] == 0 for span in row["version_spans"])
+        assert {step_of[span["version"]] for span in row["version_spans"]} == {0}
