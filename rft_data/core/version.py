@@ -1,3 +1,3 @@
 """The version of this package, which stored runs and exported sets carry."""
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"
