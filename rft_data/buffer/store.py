@@ -24,7 +24,6 @@ from rft_data.buffer.faults import damage_named, overtaken, some_columns, storag
 from rft_data.buffer.few import few_rows, named_numbers, names_few, numbered_rows
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
-from rft_data.buffer.memory import keep_freed_memory
 from rft_data.buffer.parts import Part, table_parts
 from rft_data.buffer.row_order import check_order
 from rft_data.buffer.takeover import take_over
@@ -65,7 +64,6 @@ class Store:
         self.local = None if "://" in location else Path(location).resolve()
         """The folder; resolved, so that a later chdir or rename does not redirect a writer."""
         self.location = location.rstrip("/") if self.local is None else str(self.local)
-        keep_freed_memory()
         power = durability == "power" and not read_only
         self._barrier = Barrier(self.local) if power and self.local is not None else None
         self._folder: LocalFolder | ObjectPrefix | None = None

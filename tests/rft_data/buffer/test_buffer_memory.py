@@ -1,14 +1,10 @@
 """What the buffer holds in memory beside its tables: the newest rows, the ids; digests of long rows."""
 
-import resource
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.rows import RowMaker
-from rft_data.buffer import Buffer, index
+from rft_data.buffer import index
 from rft_data.buffer.hot import HotTail
 from rft_data.buffer.index import IdIndex
 from rft_data.core.codec import to_table
@@ -81,19 +77,3 @@ def test_digests_of_long_rows_are_what_their_definition_says() -> None:
     assert row_digests(table.slice(1, 2)) == expected[1:3]
     assert row_digests(pa.concat_tables([table.slice(2), table.slice(0, 2)])) == expected[2:] + expected[:2]
     assert trained_digests(table.slice(3)) == [expected[3][:16]]
-
-
-def test_memory_that_a_lease_frees_serves_the_next_one(tmp_path: Path) -> None:
-    with Buffer(tmp_path) as buffer:
-        buffer.append(RowMaker(1000, pool=64).table(256))
-
-    def mapped(buffer: Buffer, leases: int = 16) -> float:
-        """Memory that the system mapped for some leases, as a share of their rows."""
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(leases):
-            rows = buffer._experiences.take(range(256), trained_only=True)
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-        return faults * resource.getpagesize() / (leases * rows.nbytes)
-
-    with Buffer(tmp_path) as buffer:
-        assert min(mapped(buffer) for _ in range(5)) < 0.25
