@@ -45,7 +45,7 @@ def wrong(words: list[str]) -> str | None:
         check = named if "..." in words else _parsed
         return next((found for one in alternatives(words[1:]) if (found := check(one))), None)
     if program == "make":
-        targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         return None if set(words[1:2]) <= targets else f"no target {words[1]}"
     if program in ("python", "python3") and words[1:2] == ["-m"]:
         return None if importlib.util.find_spec(words[2]) else f"no module {words[2]}"

@@ -197,7 +197,7 @@ def test_a_key_is_in_no_error_no_log_and_no_row(
 
 def test_a_missing_key_is_said_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(
-        RecipeError, match=r"the endpoint's key is to be in .* 'RFT_NO_SUCH_KEY', which is not set"
+        RecipeError, match=r"the endpoint's key must be in .* 'RFT_NO_SUCH_KEY', which is not set"
     ):
         engine_at("http://127.0.0.1:9/v1", tmp_path, api_key_env="RFT_NO_SUCH_KEY")
 
