@@ -34,6 +34,8 @@ def hub_copy(address: str) -> Path:
 
     Raises: MissingFileError for a hub that no run owns; TokenError; StalledError.
     """
+    from rft_data.placement.hub.run_files import plain_name  # it imports Arrow
+
     try:
         with hub_client(address) as client:
             files = client.connection.call("small_files", {}, deadline_s=_DEADLINE_S)
@@ -49,7 +51,7 @@ def hub_copy(address: str) -> Path:
         if str(old.relative_to(folder)) not in files:
             old.unlink()
     for name, (changed_at, text) in files.items():
-        path = folder / name
+        path = folder / plain_name(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         os.utime(path, (time.time(), changed_at))

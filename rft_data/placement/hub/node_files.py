@@ -21,7 +21,7 @@ from rft_data.core.protocols import BufferClient
 from rft_data.core.reader import BufferReader
 from rft_data.placement.hub.connection import Connection
 from rft_data.placement.hub.file_parts import PART, PART_BYTES
-from rft_data.placement.hub.run_files import Listing, files_below
+from rft_data.placement.hub.run_files import Listing, files_below, plain_name
 
 _DEADLINE_S = 600.0
 _KEPT = 4
@@ -151,7 +151,7 @@ def node_files(buffer: BufferClient | BufferReader | None) -> NodeFiles:
 
 
 def _as_listing(found: dict[str, list[object]]) -> Listing:
-    return {name: (int(str(size)), str(digest)) for name, (size, digest) in found.items()}
+    return {plain_name(name): (int(str(size)), str(digest)) for name, (size, digest) in found.items()}
 
 
 def _listed(folder: Path) -> Listing:

@@ -85,7 +85,7 @@ class RunFiles:
         """Up to PART_BYTES of a file, as an Arrow stream. Raises: MissingFileError if it is gone."""
         where = self._allowed(folder, [*self._own, *self._models])
         try:
-            part = self._parts.part(where / _inside(name), offset)
+            part = self._parts.part(where / plain_name(name), offset)
             part.value()
         except (FileNotFoundError, NotADirectoryError) as err:
             raise MissingFileError(f"{where} has no file '{name}' any more; fetch the folder again.") from err
@@ -108,7 +108,7 @@ class RunFiles:
         Raises: ConflictError if a folder that it is in is complete. Manifests come last.
         """
         where = self._allowed(folder, self._own)
-        path = where / _inside(name)
+        path = where / plain_name(name)
         for parent in (one for one in path.parents if one.is_relative_to(where)):
             if path.name != MANIFEST_FILE and (parent / MANIFEST_FILE).exists():
                 raise _complete(parent)
@@ -154,8 +154,11 @@ def _complete(folder: Path) -> ConflictError:
     return ConflictError(f"{folder} is complete and may not be written again; resume the run.")
 
 
-def _inside(name: str) -> str:
-    """Raises: TokenError for a name that leads out of its folder."""
+def plain_name(name: str) -> str:
+    """The name of a file below a folder, as the other side of a connection gives it.
+
+    Raises: TokenError for a name that leads out of its folder.
+    """
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
         raise TokenError(f"{name!r} is no name of a file in a folder.")

@@ -12,9 +12,11 @@ from rft_data.core.files import file_digest
 from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.placement.hub.access import make_token
+from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.placement.hub.file_parts import PART
 from rft_data.placement.hub.node_files import CopiedFiles, SharedFiles, node_files
 from rft_data.placement.hub.run_files import RunFiles, RunFolders
+from rft_data.run.seen_by_hub import hub_copy
 
 
 @pytest.fixture
@@ -66,6 +68,30 @@ def test_name_that_leads_out_of_its_folder_is_refused(folders: RunFolders, name:
         files.write_file(part(b"x"), weights, name, 0)
     with pytest.raises(TokenError, match="no name of a file in a folder"):
         files.read_file(str(folders.models[0]), name, 0)
+
+
+@pytest.mark.parametrize("name", ["../stolen", "/etc/passwd", "a/../../b"])
+def test_copies_of_a_hub_stay_in_their_folder(
+    hub: HubServer, folders: RunFolders, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(_: RunFiles, folder: Path) -> dict[str, tuple[int, str]]:
+        return {name: (0, "")}
+
+    monkeypatch.setattr(RunFiles, "_listing", listed)
+    with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
+        copies = CopiedFiles(client.connection)
+        with pytest.raises(TokenError, match="no name of a file in a folder"):
+            copies.fetch(folders.models[0])
+
+
+def test_files_that_a_hub_shows_stay_in_the_copy(
+    tmp_path: Path, folders: RunFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFiles, "small_files", lambda _: {"../stolen": (0.0, "of a hub")})
+    with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer, folders=folders) as hub:
+        monkeypatch.setenv(HUB_TOKEN, hub.token)
+        with pytest.raises(TokenError, match="no name of a file in a folder"):
+            hub_copy(hub.address)
 
 
 def test_link_that_leads_out_of_the_run_is_not_followed(folders: RunFolders, tmp_path: Path) -> None:
