@@ -43,10 +43,6 @@ class Chat:
     keys: tuple[str, ...]
     """Of the messages; see `compared`."""
 
-    def part(self, start: int, end: int) -> tuple[str, ...]:
-        """What messages of it and its tools are compared by."""
-        return (*self.keys[start:end], self.offered)
-
 
 @dataclass(slots=True)
 class History:
@@ -108,17 +104,7 @@ class History:
 
         None where there is none, or where the template writes what was before it in another way by now.
         """
-        start = 0 if parent is None else len(parent.conversation)
-        best, known = parent, start
-        waiting = [(turn, start) for turn in self.turns.siblings(parent)]
-        while waiting:
-            turn, before = waiting.pop()
-            end = before + len(turn.keys) + 1
-            if turn.reply is None or chat.part(before, end) != (*turn.keys, turn.reply_key, turn.offered):
-                continue
-            if end > known:
-                best, known = turn, end
-            waiting += [(child, end) for child in turn.children]
+        best, known = self.turns.continued(chat.keys, chat.offered, parent)
         if best is None or best is parent or best.reply is None:
             return None
         try:

@@ -130,13 +130,17 @@ class Turns:
         """The turns that begin after `parent`; the roots for None."""
         return self.roots if parent is None else parent.children
 
-    def continued(self, keys: Sequence[str], offered: str) -> tuple[Turn | None, int]:
+    def continued(
+        self, keys: Sequence[str], offered: str, after: Turn | None = None
+    ) -> tuple[Turn | None, int]:
         """The turn that a conversation continues, and how many of its messages are recorded.
 
         Of turns that are the same to the caller, one that nothing continues yet comes first.
+        Args: after: a turn that it is known to continue.
         """
-        best: tuple[Turn | None, int] = (None, 0)
-        waiting = [(turn, 0) for turn in self.roots]
+        start = 0 if after is None else len(after.conversation)
+        best: tuple[Turn | None, int] = (after, start)
+        waiting = [(turn, start) for turn in self.siblings(after)]
         while waiting:
             turn, before = waiting.pop(0)
             end = before + len(turn.keys) + 1

@@ -31,7 +31,8 @@ def row_problems(tree: Tree) -> Iterator[Problem]:
         if (found := _read(path, "file")) is None:
             continue
         rows, wrong = found
-        yield from (Problem(place, wrong) for _ in range(bool(wrong)))
+        if wrong:
+            yield Problem(place, wrong)
         yield from condition_problems(loc, entry, rows)
         if rows and entry.get("format") is None:
             try:
@@ -42,7 +43,8 @@ def row_problems(tree: Tree) -> Iterator[Problem]:
         path, use = value(entry, "source", "path"), value(entry, "source", "use")
         if use in ("file", "jsonl") and (found := _read(path, use)) is not None:
             rows, wrong = found
-            yield from (Problem((*loc, "source", "path"), wrong) for _ in range(bool(wrong)))
+            if wrong:
+                yield Problem((*loc, "source", "path"), wrong)
             yield from condition_problems(loc, entry, rows)
             yield from _lacking(loc, entry, rows, str(path))
 

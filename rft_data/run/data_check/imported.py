@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ def _length(one: Example) -> int:
 
 def _examples(buffer: Buffer, view: _View, report: TasksetReport) -> Iterator[Example]:
     """Answers and pairs, as they are trained on; those that cannot be are told in the report's warnings."""
-    lost: dict[str, int] = {}
+    lost: Counter[str] = Counter()
     rows = buffer.read("experiences", list(_COLUMNS)).to_pylist()
     pairs = list(to_preferences(buffer.read("preferences")))
     for one in [*spread(rows), *spread(pairs)]:
@@ -123,7 +124,6 @@ def _examples(buffer: Buffer, view: _View, report: TasksetReport) -> Iterator[Ex
             yield _pair(one, view) if isinstance(one, PreferencePair) else _answer(one, view)
         except RftError as err:
             reason = str(err).partition(" and its ")[0] if view.tokenizer is None else str(err)
-            lost.setdefault(reason, 0)
             lost[reason] += 1
     for reason, count in list(lost.items())[:_SHOWN]:
         report.problems.append(f"{count} cannot be trained on: {reason}")

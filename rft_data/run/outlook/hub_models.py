@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from rft_data.core.errors import IntegrityError
-from rft_data.run.outlook.model_config import RECKONED, config_size
+from rft_data.run.outlook.model_config import FAMILIES, config_size
 from rft_data.run.outlook.model_size import ModelSize, folder_size
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -37,7 +37,7 @@ def unknown(path: str) -> str:
     folder = _cached(path) if is_hub_id(path) else Path(path)
     if folder is not None and (folder / "config.json").is_file():
         return (
-            f"'{path}' has no safetensors files here, and its config.json is none of {', '.join(RECKONED)}, "
+            f"'{path}' has no safetensors files here, and its config.json is none of {', '.join(FAMILIES)}, "
             "whose sizes follow from it; once its weights are here it is known"
         )
     if is_hub_id(path):

@@ -7,7 +7,7 @@ from typing import Any
 
 from rft_data.run.outlook.model_size import ModelSize, context_of
 
-RECKONED = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Families (`model_type`) whose tensors follow from the numbers of their config."""
 _BIASED = ("qwen2",)
 """Those that add a bias to queries, keys and values."""
@@ -21,7 +21,7 @@ def config_size(config: Mapping[str, Any]) -> ModelSize | None:
     Raises: KeyError, TypeError, ValueError for numbers that are missing or are none.
     """
     family = config.get("model_type")
-    if family not in RECKONED:
+    if family not in FAMILIES:
         return None
     hidden, wide = int(config["hidden_size"]), int(config["intermediate_size"])
     heads, layers = int(config["num_attention_heads"]), int(config["num_hidden_layers"])

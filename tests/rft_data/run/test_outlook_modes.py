@@ -19,7 +19,7 @@ from rft_data.recipe.load import load_recipe
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.run.outlook.hub_models import known_size
 from rft_data.run.outlook.lines import outlook_lines
-from rft_data.run.outlook.model_config import RECKONED, config_size
+from rft_data.run.outlook.model_config import FAMILIES, config_size
 from rft_data.run.outlook.places import Cache, Place
 from rft_data.run.outlook.resuming import folder_line
 from rft_data.run.outlook.verdicts import Cards, cards_in, given_cards, verdicts
@@ -49,7 +49,7 @@ def said(recipe: Recipe, gpu_memory: str | None = None) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("family", RECKONED)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_config_alone_says_every_tensor(family: str, tied: bool) -> None:
     config = AutoConfig.for_model(family, **SMALL, head_dim=32, tie_word_embeddings=tied)
