@@ -169,6 +169,17 @@ def test_turns_with_calls_are_one_row_whatever_their_json_looks_like(
     assert [message["role"] for message in row.messages] == roles
 
 
+def test_a_call_is_found_after_a_turn_that_the_caller_took_for_text(talk: Callable[..., Talk]) -> None:
+    one = talk()
+    history = [user("2 + 2?")]
+    one.say(history, PLAIN, tools=[ADD])
+    history += [answer(PLAIN), user("and now with the tool")]
+    one.say(history, CLOSE, tools=[ADD])
+    one.say([*history, *called(a=2, b="x")], "fine", tools=[ADD])
+    assert one.trajectory.drift == {Drift.EXACT: 3}
+    assert len(one.rows()) == 1
+
+
 @pytest.mark.parametrize(
     "changed",
     [called(a=3, b="x"), called("I add.", a=2, b="x"), [*called(a=2, b="x")[:1], *called(a=2, b="x")]],
