@@ -114,7 +114,8 @@ def online(*overrides: str) -> OnlineRecipe:
     return recipe
 
 
-def test_the_arithmetic_of_a_step() -> None:
+def test_the_arithmetic_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # who tried the quickstart has its run in the checkout
     recipe = online("stages.1.trl.gradient_accumulation_steps=4")
     assert micro_batch(recipe) == Batch(rows=32, tokens=128, completion=48)
     text = "\n".join(outlook_lines(recipe))
