@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from itertools import chain
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
 
 
 def test_a_reward_whose_file_changes_is_read_again_and_else_kept(recipe: str, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
+    file, edited = tmp_path / "mine.py", 1_700_000_000
     file.write_text("import os\n\ndef own(task, completion):\n    return float(os.getpid())\n")
     loaded = explored(load_recipe(Path(recipe), [f"explorer.reward=[{{use: '{file}:own'}}]"]))
     task = Task("a", ({"role": "user", "content": "1"},), "1")
@@ -87,11 +88,13 @@ def test_a_reward_whose_file_changes_is_read_again_and_else_kept(recipe: str, tm
         processes = {rewards.score(task, "x")["reward"] for _ in range(6)}
         assert len(processes) < 6, "they stay"
         file.write_text("def own(task, completion):\n    return 0.25\n")
+        os.utime(file, (edited, edited))
         assert rewards.score(task, "y")["reward"] == 0.25
         file.unlink()
         with pytest.raises(UnknownComponentError, match=r"there is no file .*mine\.py"):
             rewards.score(task, "y")
         file.write_text("def own(task, completion):\n    return 0.75\n")
+        os.utime(file, (edited, edited + 0.5))  # in the second of the version before, and of its size
         assert rewards.score(task, "y")["reward"] == 0.75
 
 
