@@ -1,10 +1,11 @@
-"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds,images] [--at 1,64] [--rounds 3]`.
+"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds,images] [--at 1,64] [--rounds 12]`.
 
 `tokens`: tokens a second of the explorer against `LLM.generate` of vLLM, at several concurrencies, each
-contender in a process of its own, in turn; the median of ratios within rounds counts, over four times as many
-requests as run at once (and, reported beside it, over as many). `turns` and `worlds`:
-what the explorer does itself, around an engine that answers by script. `images`: resident memory by which an
-explorer with vLLM grows over 256 rollouts of one image of 27 MB, in images.
+contender in a process of its own, which waits while the other has its turn of seconds. Turns go ours, theirs,
+theirs, ours; the median of ratios within rounds counts, over four times as many requests as run at once.
+Beside it: the same over as many requests as run at once, and the ratio of processor seconds. `turns` and
+`worlds`: what the explorer does itself, around an engine that answers by script. `images`: resident memory by
+which an explorer with vLLM grows over 256 rollouts of one image of 27 MB, in images.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from statistics import median
 
-from benchmarks.child import in_child
-from benchmarks.explorer import worlds
+from benchmarks.child import Turn, contender, in_child
+from benchmarks.explorer import throughput, worlds
 from benchmarks.report import Bar, finish
 
 CHILD = "benchmarks.explorer.throughput"
 IMAGES = "benchmarks.explorer.images"
 SIDE = 3000
 """Pixels of a side of its image, of noise: 27 MB as a file, 36 MB as PIL has it."""
-CONTENDERS = ("generate", "ours")
 WAVES = 4
 BAR_AT = 64
 """Concurrency at which the bar is."""
@@ -47,32 +47,56 @@ def tokens(concurrencies: list[int], rounds: int, threads: int, quick: bool) -> 
     found: dict[str, float] = {}
     length = 8 if quick else 48
     with tempfile.TemporaryDirectory() as folder:
-        model = in_child(CHILD, "write_model", threads, folder=folder, shape=TINY if quick else SHAPE)
+        model = throughput.write_model(folder, TINY if quick else SHAPE)
         print(f"model of {model['parameters'] / 1e6:.1f} million parameters, completions of {length} tokens")
         for concurrency in concurrencies:
-            given = {"folder": folder, "concurrency": concurrency, "tokens": length, "waves": WAVES}
-            runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
-            for turn in range(rounds):
-                for name in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
-                    runs[name].append(in_child(CHILD, name, threads, **given))
-            for over, end in (("waves", ""), ("one_wave", "_one_wave")):
-                found |= compared(runs, over, f"{concurrency}{end}")
+            wave = max(throughput.GROUP, concurrency)
+            given = {
+                "folder": folder,
+                "concurrency": concurrency,
+                "tokens": length,
+                "requests": WAVES * wave,
+            }
+            with (
+                contender(CHILD, "ours", threads, **given) as ours,
+                contender(CHILD, "generate", threads, **given) as generate,
+            ):
+                both = {"ours": ours, "generate": generate}
+                for requests, end in ((wave, "_one_wave"), (WAVES * wave, "")):
+                    turns = in_turns(both, requests, rounds if requests > wave else min(rounds, 5))
+                    found |= compared(turns, requests * length, f"{concurrency}{end}")
     return found
 
 
-def compared(runs: Mapping[str, Sequence[Mapping[str, float]]], over: str, end: str) -> dict[str, float]:
-    """Both contenders' medians and that of their ratios, over one wave or several; prints each round."""
-    rates = {name: [run[over] for run in runs[name]] for name in CONTENDERS}
-    ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["generate"], strict=True)]
-    shown = ", ".join(f"{one:.3f}" for one in ratios)
+def in_turns(both: Mapping[str, Turn], requests: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """What each contender's turns cost, after one turn each to warm up; who begins a round changes."""
+    for turn in both.values():
+        turn(requests=requests)
+    costs: dict[str, list[dict[str, float]]] = {name: [] for name in both}
+    for number in range(rounds):
+        for name in both if number % 2 == 0 else reversed(list(both)):
+            costs[name].append(both[name](requests=requests))
+    return costs
+
+
+def compared(costs: Mapping[str, Sequence[Mapping[str, float]]], tokens: int, end: str) -> dict[str, float]:
+    """Both contenders' median rates and the medians of their ratios, for turns of `tokens`; prints them."""
+    walls = {name: [one["wall_s"] for one in turns] for name, turns in costs.items()}
+    rates = {name: tokens / median(seconds) for name, seconds in walls.items()}
+    ratios = sorted(theirs / mine for mine, theirs in zip(walls["ours"], walls["generate"], strict=True))
+    cpu = [
+        mine["cpu_s"] / theirs["cpu_s"] for mine, theirs in zip(costs["ours"], costs["generate"], strict=True)
+    ]
     print(
-        f"{end:>13} at once: {median(rates['ours']):6.0f} tokens/s, LLM.generate "
-        f"{median(rates['generate']):6.0f}, ratio {median(ratios):.3f} ({shown})",
+        f"{end:>13} at once: {rates['ours']:6.0f} tokens/s, LLM.generate {rates['generate']:6.0f}, "
+        f"ratio {median(ratios):.3f} ({', '.join(f'{one:.3f}' for one in ratios)}), "
+        f"processor seconds {median(cpu):.3f}",
         flush=True,
     )
     return {
-        **{f"{name}_tokens_per_s_{end}": median(rates[name]) for name in CONTENDERS},
+        **{f"{name}_tokens_per_s_{end}": rate for name, rate in rates.items()},
         f"tokens_per_s_vs_llm_generate_{end}": median(ratios),
+        f"cpu_s_vs_llm_generate_{end}": median(cpu),
     }
 
 
@@ -96,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="small and few: does it run at all")
     parser.add_argument("--parts", default="tokens,turns,worlds,images")
     parser.add_argument("--at", default="1,16,64,256", help="concurrencies of `tokens`; the bar is at 64")
-    parser.add_argument("--rounds", type=int, default=3, help="of `tokens`")
+    parser.add_argument("--rounds", type=int, default=12, help="of `tokens`")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args(argv)
     quick, parts = arguments.quick, arguments.parts.split(",")

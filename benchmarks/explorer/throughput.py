@@ -1,7 +1,7 @@
-"""`python -m benchmarks.explorer.throughput JSON FILE`: one contender's turn, in a process of its own.
+"""`python -m benchmarks.explorer.throughput JSON FD`: one contender in a process of its own.
 
 Both use vLLM with the same options and prompts, temperature 1, logprobs of the sampled tokens and completions
-of one length, and play a wave of as many requests as run at once before several such waves. `generate` is
+of one length. A turn plays so many requests at once. `generate` is
 vLLM's own `LLM.generate`, with its engine in this process as ours has it (one in a further process is many
 times slower on two cores). `ours` is the role of the explorer: templates, rows, rewards, checks and durable
 appends included.
@@ -14,14 +14,15 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Tasks, answer
+from benchmarks.child import Contenders, Turn, take_turns
 from explorers.engines.vllm_options import engine_arguments
 from explorers.role import ExplorerRole, explorer_role
 from rft_data.buffer import Buffer
@@ -48,7 +49,7 @@ def _task(text: str, answer: int) -> Task:
     return Task("sums", ({"role": "user", "content": text},), str(answer))
 
 
-def write_model(folder: str, shape: Mapping[str, int]) -> dict[str, Any]:
+def write_model(folder: str, shape: Mapping[str, Any]) -> dict[str, Any]:
     """A published folder of random weights."""
     from trainers.models.tiny_model import build_tiny_model
 
@@ -72,7 +73,8 @@ def published(path: Path) -> dict[str, Any]:
     return {"parameters": sum(p.numel() for p in model.parameters())}
 
 
-def generate(folder: str, concurrency: int, waves: int, tokens: int) -> dict[str, Any]:
+@contextmanager
+def generate(folder: str, concurrency: int, requests: int, tokens: int) -> Iterator[Turn]:
     """vLLM's own offline entry point."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from transformers import AutoTokenizer
@@ -86,29 +88,27 @@ def generate(folder: str, concurrency: int, waves: int, tokens: int) -> dict[str
         ids = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
         return {"prompt_token_ids": ids}
 
-    wave = max(GROUP, concurrency)
-    prompts = [prompt(task) for task in tasks(waves * wave // GROUP) for _ in range(GROUP)]
+    prompts = [prompt(task) for task in tasks(requests // GROUP) for _ in range(GROUP)]
     settings = SamplingParams(
         temperature=1.0, max_tokens=tokens, min_tokens=tokens, logprobs=0, detokenize=False
     )
 
-    def seconds(count: int) -> float:
-        started = time.perf_counter()
-        done = llm.generate(prompts[:count], settings, use_tqdm=False)
-        spent = time.perf_counter() - started
-        check_tokens(sum(len(one.outputs[0].token_ids) for one in done), count * tokens)
-        return spent
+    def turn(requests: int) -> dict[str, float]:
+        with spent() as costs:
+            done = llm.generate(prompts[:requests], settings, use_tqdm=False)
+        check_tokens(sum(len(one.outputs[0].token_ids) for one in done), requests * tokens)
+        return costs
 
-    seconds(wave)  # warm
-    return rates(seconds, wave, waves, tokens)
+    yield turn
 
 
-def rates(seconds: Callable[[int], float], wave: int, waves: int, tokens: int) -> dict[str, Any]:
-    """Tokens a second over one wave of requests and over several, by the seconds of so many."""
-    return {
-        "one_wave": wave * tokens / seconds(wave),
-        "waves": waves * wave * tokens / seconds(waves * wave),
-    }
+@contextmanager
+def spent() -> Iterator[dict[str, float]]:
+    """Seconds of wall and processor time of what is done within."""
+    costs: dict[str, float] = {}
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield costs
+    costs |= {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 
 
 def check_tokens(found: int, wanted: int) -> None:
@@ -130,25 +130,24 @@ def _same_options(folder: str, concurrency: int) -> dict[str, Any]:
     return {"model": folder, **changed}
 
 
-def ours(folder: str, concurrency: int, waves: int, tokens: int) -> dict[str, Any]:
-    """The explorer's role on a buffer."""
-    wave, names = max(GROUP, concurrency), itertools.count()
+@contextmanager
+def ours(folder: str, concurrency: int, requests: int, tokens: int) -> Iterator[Turn]:
+    """The explorer's role on a buffer. `requests`: the most of a turn."""
+    names, known = itertools.count(), tasks(requests // GROUP)
     with tempfile.TemporaryDirectory() as place, Buffer(f"{place}/buffer") as buffer:
         sampling = {"max_tokens": tokens, "min_tokens": tokens}
         role = explorer_role(buffer, plan=plan(folder, MODEL_LEN, options(concurrency), sampling))
 
-        def seconds(count: int) -> float:
-            started = time.perf_counter()
-            played = asyncio.run(explored(role, tasks(count // GROUP), f"wave-{next(names)}"))
-            spent = time.perf_counter() - started
+        def turn(requests: int) -> dict[str, float]:
+            with spent() as costs:
+                played = asyncio.run(explored(role, known[: requests // GROUP], f"turn-{next(names)}"))
             rows = buffer.take([seq for group in played for seq in group.seqs])
-            check_tokens(sum(sum(mask) for mask in rows["action_mask"].to_pylist()), count * tokens)
-            return spent
+            check_tokens(sum(sum(mask) for mask in rows["action_mask"].to_pylist()), requests * tokens)
+            return costs
 
         try:
             asyncio.run(role.load_weights(WeightRef("bench", 0, 0, folder)))
-            seconds(wave)  # warm
-            return rates(seconds, wave, waves, tokens)
+            yield turn
         finally:
             role.close()
 
@@ -188,7 +187,7 @@ async def explored(role: ExplorerRole, chosen: Sequence[Task], name: str) -> lis
     return found
 
 
-TASKS: Tasks = {"write_model": write_model, "generate": generate, "ours": ours}
+CONTENDERS: Contenders = {"generate": generate, "ours": ours}
 
 if __name__ == "__main__":
-    answer(TASKS)
+    take_turns(CONTENDERS)

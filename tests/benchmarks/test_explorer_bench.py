@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.child import Turn
 from benchmarks.explorer import scripted, throughput, worlds
-from benchmarks.explorer.__main__ import compared, main
+from benchmarks.explorer.__main__ import compared, in_turns, main
 from trainers.models.tiny_model import build_tiny_tokenizer
 
 
@@ -24,18 +26,28 @@ def test_a_quick_run_keeps_its_bars(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["infra_deaths"] > 0
 
 
-def test_contenders_are_compared_within_a_round_and_every_token_counts() -> None:
-    runs = {"ours": (20.0, 9.0, 10.0), "generate": (10.0, 10.0, 10.0)}
-    found = compared(
-        {name: [{"waves": rate} for rate in rates] for name, rates in runs.items()}, "waves", "64"
-    )
+def test_contenders_take_turns_and_are_compared_within_a_round() -> None:
+    asked: list[str] = []
+
+    def taking(name: str, walls: list[float]) -> Turn:
+        def turn(requests: int) -> dict[str, Any]:
+            asked.append(f"{name}{requests}")
+            return {"wall_s": walls.pop(0), "cpu_s": 2.0 if name == "ours" else 1.0}
+
+        return turn
+
+    both = {
+        "ours": taking("ours", [9.0, 1.0, 2.0, 4.0]),
+        "generate": taking("generate", [9.0, 2.0, 2.0, 4.0]),
+    }
+    found = compared(in_turns(both, 5, 3), 20, "64")
+    assert asked == ["ours5", "generate5", "ours5", "generate5", "generate5", "ours5", "ours5", "generate5"]
     assert found == {
         "ours_tokens_per_s_64": 10.0,
         "generate_tokens_per_s_64": 10.0,
         "tokens_per_s_vs_llm_generate_64": 1.0,
+        "cpu_s_vs_llm_generate_64": 2.0,
     }
-    # each call takes half a second, and a tenth for each request
-    assert throughput.rates(lambda count: 0.5 + count / 10, 5, 3, 4) == {"one_wave": 20.0, "waves": 30.0}
     with pytest.raises(RuntimeError, match="47 tokens were sampled, 48"):
         throughput.check_tokens(47, 48)
 
