@@ -52,6 +52,13 @@ def local_stage(name: str, op: OP | ArrowOperator) -> Stage:
     )
 
 
+def judges_rows(stage: Stage) -> bool:
+    """Whether the operator of a stage of `local_stage` judges each row alone."""
+    if isinstance(stage, ArrowStage):
+        return stage.by_rows
+    return isinstance(stage, MapperStage | FilterStage)
+
+
 class MapperStage:
     """A Mapper: changes text for later operators, or adds columns; stored rows do not change."""
 

@@ -6,7 +6,6 @@ Data-Juicer's executors are not used: they are too slow for a training step.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,28 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ops.base import ArrowOperator, append_or_replace
-from ops.rollouts import Ints, multi_turn_rollouts, torn
+from ops.rollouts import multi_turn_rollouts
 from ops.runtime.allowlist import BACKTRACKING_OPERATORS
-from ops.runtime.annotations import OperatorReport, annotation_rows, without_advantage
+from ops.runtime.annotations import OperatorReport, annotation_rows
 from ops.runtime.counts import LostRow, OperatorCounts
 from ops.runtime.limits import Limits, with_worker
 from ops.runtime.native import local_stage
+from ops.runtime.passage import Passage, Step
 from ops.runtime.specs import OperatorList, Spec, parse
 from ops.runtime.spread import SpreadStage
 from ops.runtime.stage import (
     ROW,
-    Outcome,
-    Stage,
-    all_failed,
-    apply,
-    dropped_too,
-    marked,
     row_numbers,
-    settled,
 )
 from ops.runtime.workers import WorkerStage
 from rft_data.core.canonical import content_id
-from rft_data.core.effective_reward import REWARD, SHAPED_REWARD
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.core.lookup import suggest
 
@@ -52,26 +44,6 @@ class Verdicts:
     """The kept rows, with the columns that operators added or changed."""
     reports: tuple[OperatorReport, ...]
     """One for each operator, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An operator of the list."""
-
-    stage: Stage
-    limits: Limits
-    op: object
-    """The operator; its stage may run a copy of it in workers."""
-
-    @property
-    def ours(self) -> ArrowOperator | None:
-        """The operator if it is one of ours, which declare their columns and groups; else None."""
-        return self.op if isinstance(self.op, ArrowOperator) else None
-
-    @property
-    def splits_rollouts(self) -> bool:
-        """Whether it judges single rows, so that it may drop some turns of a rollout and keep others."""
-        return self.ours is None or self.ours.group_key is None
 
 
 class OperatorPipeline:
@@ -210,43 +182,15 @@ class OperatorPipeline:
     ) -> tuple[pa.Table, list[OperatorReport]]:
         """The kept rows (only the columns operators use, and ROW) and a report for each operator.
 
-        Args:
-            trained: drop rows that have no advantage after an advantage operator. What is dropped after the
-                last operator is in its report, and still among the rows that are returned.
-            rewarded: gets ROW and the rewards of every row, as they were when the row was lost or had passed.
+        Args: as `Passage`.
         """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
-        work = _narrow(table, self._reads, self._natives)
         turns = multi_turn_rollouts(table) if any(step.splits_rollouts for step in self._steps) else None
-        reports: list[OperatorReport] = []
-        unjudged: set[int] = set()
-        for step in self._steps:
-            start = time.perf_counter()
-            outcome = _outcome(step, work, unjudged) if work.num_rows else Outcome(work)
-            left = outcome.table.num_rows
-            lost = _torn(outcome, turns) if turns is not None and step.splits_rollouts else {}
-            if trained:
-                lost |= {row: why for row, why in without_advantage(outcome).items() if row not in lost}
-            if lost:  # after the last operator the rows are not read, and copying the others would take long
-                is_last = trained and step is self._steps[-1]
-                outcome = marked(outcome, lost) if is_last else dropped_too(outcome, lost)
-            unjudged.update(outcome.unjudged)
-            reports.append(
-                OperatorReport(
-                    name=step.stage.name,
-                    rows_in=work.num_rows,
-                    rows_out=left - len(lost),
-                    seconds=time.perf_counter() - start,
-                    dropped=outcome.dropped,
-                    quarantined=outcome.quarantined,
-                    unjudged=outcome.unjudged,
-                )
-            )
-            self._counts.add(reports[-1])
-            rewarded.append(_rewards_of_lost(work, outcome.table))
-            work = outcome.table
-        rewarded.append(work)
-        return work, reports
+        passage = Passage(_narrow(table, self._reads, self._natives), turns, trained, rewarded)
+        passage.run(self._steps)
+        for report in passage.reports:
+            self._counts.add(report)
+        return passage.work, passage.reports
 
     def _need_columns(self, table: pa.Table, names: Sequence[str]) -> None:
         for name in names:
@@ -255,30 +199,6 @@ class OperatorPipeline:
                     f"operator list '{self.name}' needs column '{name}', which the rows lack; "
                     f"they have {table.column_names}."
                 )
-
-
-def _outcome(step: Step, work: pa.Table, unjudged: set[int]) -> Outcome:
-    """Run an operator over `work`. Args: unjudged: kept rows that an earlier operator failed on."""
-    needs = step.ours.required_columns if step.ours is not None else ()
-    missing = [name for name in needs if name not in work.column_names]
-    if missing and unjudged.issuperset(row_numbers(work).tolist()):
-        # The operator that adds the column failed on every row, as when a judge is down: the list is right.
-        why = f"{step.stage.name}: needs column '{missing[0]}', and the operators before failed on every row"
-        return settled(step.stage, work, all_failed(work, why), step.limits.on_failure)
-    return apply(step.stage, work, step.limits.on_failure)
-
-
-def _rewards_of_lost(before: pa.Table, after: pa.Table) -> pa.Table:
-    """ROW and the rewards of the rows of `before` that are not in `after`."""
-    part = before.select([name for name in before.column_names if name in (ROW, REWARD, SHAPED_REWARD)])
-    if before.num_rows == after.num_rows:
-        return part.slice(0, 0)
-    return part.filter(pa.array(np.isin(row_numbers(before), row_numbers(after), invert=True)))
-
-
-def _torn(outcome: Outcome, turns: Ints) -> dict[int, str]:
-    """Kept rows of rollouts that have lost another turn, with the reason to drop them too."""
-    return torn(turns, row_numbers(outcome.table), {**outcome.dropped, **outcome.quarantined})
 
 
 def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:

@@ -63,6 +63,11 @@ class ArrowStage:
         self.name = name
         self._op = op
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether the operator judges each row alone."""
+        return not self._op.whole_batch and self._op.group_key is None
+
     def attempt(self, table: pa.Table) -> Outcome:
         """Call `judge` of a filter, which gives reasons, or `process_table` of a mapper."""
         for column in self._op.required_columns:

@@ -1,10 +1,12 @@
 """Operators on Ray: over Ray Data, and in workers. All in one file, so that they share one Ray."""
 
 import os
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from ops.runtime import passage
 from ops.runtime.hygiene import registry
 from ops.runtime.limits import Limits
 from ops.runtime.pipeline import OperatorPipeline
@@ -15,10 +17,12 @@ from tests.ops.test_base import ROWS
 pytestmark = pytest.mark.slow
 CLEANING = [
     {"whitespace_normalization_mapper": {}},
-    {"special_characters_filter": {"max_ratio": 0.35}},
+    {"special_characters_filter": {"max_ratio": 0.45}},
+    {"text_length_filter": {"max_len": 33}},
     {"document_deduplicator": {}},
+    {"text_length_filter": {"min_len": 28}},
 ]
-"""Changes rows, drops rows one by one, and compares all of them (in the command's own process)."""
+"""Three change or drop rows one by one, in one pass; one compares all rows, in the command's own process."""
 
 
 def expected():
@@ -51,20 +55,25 @@ def test_ray_data_gives_an_operator_on_the_whole_batch_all_rows(ray_core):
     assert found == dict(zip(mine["seq"].to_pylist(), mine["advantage"].to_pylist(), strict=True))
 
 
-def test_a_list_over_ray_data_keeps_and_loses_what_it_does_here(ray_core):
+def test_a_list_over_ray_data_keeps_and_loses_what_it_does_here(ray_core, monkeypatch):
     texts = [f"How many are {n} and {n % 7} apples" + "? " * (n % 5) + "!@#" * (n % 11) for n in range(120)]
-    table = pa.table({"text": texts * 2, "row": list(range(240))})
+    table = pa.table({"text": [*texts, None, *texts], "row": list(range(241))})
+    ran, chained = [], passage.chained
+    monkeypatch.setattr(
+        passage, "chained", lambda stages, rows: ran.append(len(stages)) or chained(stages, rows)
+    )
     found = {}
     for spread in (0, 2):
         run = OperatorPipeline(CLEANING, name="task_ops", text_column="text", spread=spread)
         done = run.run_tasks(table)
         run.close()
-        found[spread] = (
-            [(one.name, one.rows_in, one.rows_out, one.dropped) for one in done.reports],
-            done.table,
-        )
+        found[spread] = ([replace(one, seconds=0) for one in done.reports], done.table)
+        assert all(one.seconds > 0 for one in done.reports)
     assert found[2] == found[0]
-    assert [rows_in > rows_out > 0 for _, rows_in, rows_out, _ in found[0][0]] == [False, True, True]
+    assert ran == [3]
+    lost = [(len(one.quarantined), len(one.dropped) > 0) for one in found[0][0]]
+    assert lost == [(1, False), (0, True), (0, True), (0, True), (0, True)]
+    assert found[0][1].num_rows
 
 
 def test_workers_on_ray_do_the_same(experiences, ray_core):
