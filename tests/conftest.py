@@ -19,6 +19,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Of tests side by side each keeps to one core, also in its child processes: two OpenMP threads that wait for
 # each other on busy cores made one optimizer step of a tiny model take 70 ms instead of 0.4 ms.
 os.environ["OMP_THREAD_LIMIT"] = "1"
+# Ray gives its workers way to every other process (nice 15); beside other tests a run would stand still.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - so Ray names it
 prepare_process()
 # Thousands of small tables are written and removed: in memory, if it has room for them (a run needs 1 GiB).
 MEMORY = Path("/dev/shm")  # noqa: S108

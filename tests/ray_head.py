@@ -90,7 +90,7 @@ def kill_node(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Without tokens: the cluster listens on loopback only. Its workers are no slower than other tests.
+    """Without tokens: the cluster listens on loopback only.
 
     A node that is gone is noticed after 5 s, one that is slow after 50.
     """
@@ -98,7 +98,6 @@ def _environment() -> dict[str, str]:
     return {
         **given,
         "RAY_AUTH_MODE": "disabled",
-        "RAY_worker_niceness": "0",
         "RAY_health_check_period_ms": "1000",
     }
 
