@@ -36,7 +36,9 @@ def report(
 def view(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Runs, folders of runs, and buffers: runs/quickstart, or s3://bucket/prefix."),
+        typer.Argument(
+            help="Runs, folders of runs, and buffers: runs/quickstart, s3://bucket/prefix, hub://HOST:PORT/..."
+        ),
     ],
     author: Annotated[
         list[str] | None,

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from rft_data.core.canonical import bytes_id
+from rft_data.core.errors import RecipeError
 
 SCRATCH = "RFT_SCRATCH"
 """Environment variable: the folder for such folders; `~/.cache/rft-data` unless given."""
@@ -18,6 +19,20 @@ SCRATCH = "RFT_SCRATCH"
 def on_store(run_dir: str | Path) -> bool:
     """Whether a run's `run_dir` is on an object store."""
     return "://" in str(run_dir)
+
+
+def on_hub(place: str) -> bool:
+    """Whether a run or a buffer is given by the address of its hub."""
+    return place.startswith("hub://")
+
+
+def check_has_files(location: str) -> None:
+    """Raises: RecipeError for a hub, which hands out a buffer's rows and none of its files."""
+    if on_hub(location):
+        raise RecipeError(
+            f"{location} is a hub, which hands out rows and not the buffer's own files; open the page over "
+            "the buffer's folder or URL for this."
+        )
 
 
 def working_folder(run_dir: str) -> Path:

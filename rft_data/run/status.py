@@ -25,7 +25,7 @@ from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.filters import And, Compare, In
 from rft_data.core.words import ADMITTED, GroupState, MetricRole
 from rft_data.run.record import COPY_FILE, RECIPE_FILE, Standing, standing
-from rft_data.run.seen_by_hub import hub_client
+from rft_data.run.seen_by_hub import shown_buffer
 from rft_data.run.watch.metrics_log import ELAPSED_S, VERSION
 
 _LAST_ROWS = 4000
@@ -163,7 +163,7 @@ def open_buffer(run_dir: Path) -> Buffer | None:
     """The run's buffer, for reading, or its hub; None while it has none."""
     copied = run_dir / COPY_FILE
     if copied.is_file() and (address := copied.read_text()).startswith("hub://"):
-        return cast("Buffer", hub_client(address))  # it has the methods that are called here
+        return cast("Buffer", shown_buffer(address))  # it has the methods that are called
     uri = str(stored_recipe(run_dir).get("buffer", {}).get("uri", run_dir / "buffer"))
     inside = run_dir / "buffer"
     if "://" not in uri and not Path(uri).is_dir() and inside.is_dir():

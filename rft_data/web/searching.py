@@ -10,6 +10,7 @@ import numpy as np
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare, Filter, In
+from rft_data.core.scratch import on_hub
 from rft_data.reading.search import Hit, embedded_by, search_text, similar, unindexed
 from rft_data.reading.tags import frontier
 from rft_data.web.listing import PAGE, ShownRow, numbered_rows
@@ -20,6 +21,10 @@ _NO_EMBEDDER = (
     "No model is here to search for a text by its meaning: the run's recipe must name the folder of a "
     "sentence-transformers model by which rows of this buffer were embedded (`rft buffer search --model`). "
     "Open a row for *more like this*."
+)
+_NO_FILES = (
+    "This page reads the rows of a hub, which does not hand out indexes of words and vectors: they are in "
+    "the buffer's own folder or URL."
 )
 _NEAREST = 1_000
 """Nearest rows of all, among which a filter chooses."""
@@ -37,6 +42,8 @@ class Found:
 
 def by_words(buffer: Buffer, words: str, choice: Choice, most: int = PAGE) -> Found:
     """The chosen rows that hold any of some words, best first."""
+    if on_hub(buffer.location):
+        return Found([], _NO_FILES)
     missing = unindexed(buffer)
     command = f"rft buffer search {shlex.quote(buffer.location)} {shlex.quote(words)} --index"
     if missing is None:
@@ -52,6 +59,8 @@ def by_meaning(buffer: Buffer, seq: int, model: str, choice: Choice, most: int =
 
     Args: model: whose vectors are compared; empty: the first of those that embedded the row.
     """
+    if on_hub(buffer.location):
+        return Found([], _NO_FILES)
     models = embedded_by(buffer, seq)
     if not models or (model and model not in models):
         known = f" It has vectors by {', '.join(models)}." if models else ""

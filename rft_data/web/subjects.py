@@ -8,17 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import ConflictError, MissingFileError, RecipeError
-from rft_data.core.scratch import on_store
+from rft_data.core.errors import ConflictError, MissingFileError
+from rft_data.core.scratch import on_hub, on_store
 from rft_data.run.mirror import run_folder
 from rft_data.run.record import RECIPE_FILE
-from rft_data.run.status import open_buffer
+from rft_data.run.seen_by_hub import hub_copy, shown_buffer
+from rft_data.run.status import open_buffer, stored_recipe
 from rft_data.web.claims import Claims
 
 _COPY_AGE_S = 15.0
 """A run stores its record so often on an object store; what is shown of it may be so old twice."""
+_HUB_AGE_S = 1.0
+"""Requests of one look at a page share what a hub said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Subject:
     where: str
     """Folder or URL."""
     run_dir: Path | None
-    """None: a buffer alone. Of a run on an object store a copy of its small files."""
+    """None: a buffer alone. Of a run on an object store, or behind a hub, a copy of its small files."""
 
 
 class Subjects:
@@ -44,7 +48,7 @@ class Subjects:
         found = [pair for path in paths for pair in _inside(path)]
         self._by_key: dict[str, Subject] = {}
         for where, run_dir in dict(found).items():
-            key = self._new_key(Path(where).name)
+            key = self._new_key(_hub_name(run_dir) if on_hub(where) else Path(where).name)
             self._by_key[key] = Subject(key, where, run_dir)
         self._buffers: dict[str, Buffer] = {}
         self._marks: dict[str, tuple[int, ...]] = {}
@@ -61,6 +65,8 @@ class Subjects:
         subject = self._by_key[key]
         if subject.run_dir is None or not on_store(subject.where):
             return subject
+        if on_hub(subject.where):
+            return replace(subject, run_dir=hub_copy(subject.where, age_s=_HUB_AGE_S))
         return replace(subject, run_dir=run_folder(subject.where, age_s=_COPY_AGE_S))
 
     def add(self, folder: Path) -> None:
@@ -85,11 +91,7 @@ class Subjects:
                     "see what is there."
                 )
             if key not in self._buffers:
-                opened = (
-                    Buffer(subject.where, read_only=True)
-                    if subject.run_dir is None
-                    else open_buffer(subject.run_dir)
-                )
+                opened = _opened(subject)
                 if opened is None:
                     raise MissingFileError(
                         f"run '{key}' has no buffer here: it has not begun, or its recipe names a folder "
@@ -146,6 +148,18 @@ def folder_of_runs(paths: Sequence[str]) -> Path:
     )
 
 
+def _opened(subject: Subject) -> Buffer | None:
+    if on_hub(subject.where):
+        return cast("Buffer", shown_buffer(subject.where))  # it has the methods that the page calls
+    if subject.run_dir is None:
+        return Buffer(subject.where, read_only=True)
+    return open_buffer(subject.run_dir)
+
+
+def _hub_name(run_dir: Path | None) -> str:
+    return "hub" if run_dir is None else str(stored_recipe(run_dir).get("name", "hub"))
+
+
 def _mark(buffer: Buffer) -> tuple[int, ...]:
     """What tells a buffer in a folder from a later one there; the same for all that are elsewhere."""
     if "://" in buffer.location:
@@ -160,10 +174,8 @@ def _mark(buffer: Buffer) -> tuple[int, ...]:
 def _inside(path: str) -> Iterator[tuple[str, Path | None]]:
     """Folder or URL of each subject at a path, with the run's folder where it is a run."""
     if "://" in path:
-        if path.startswith("hub://"):
-            raise RecipeError(f"'{path}' is a hub; give the folder or the URL of its buffer.")
         try:
-            yield path, run_folder(path)
+            yield path, hub_copy(path) if on_hub(path) else run_folder(path)
         except MissingFileError:  # a buffer alone
             yield path, None
         return

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from rft_data.core.errors import MissingFileError
+from rft_data.core.scratch import check_has_files
 from rft_data.recipe.yaml_text import as_text, parse_yaml
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import stored_run_id
@@ -107,9 +108,10 @@ class Trials:
 
 
 def _request(subjects: Subjects, key: str, wanted: Wanted) -> dict[str, object]:
-    folder = subjects[key].run_dir
+    folder, buffer = subjects[key].run_dir, subjects.buffer(key)
+    check_has_files(buffer.location)
     return {
-        "location": subjects.buffer(key).location,
+        "location": buffer.location,
         "recipe": None if folder is None else str(folder / RECIPE_FILE),
         "run_id": None if folder is None else stored_run_id(folder),
         "text": wanted.text,

@@ -12,12 +12,13 @@ from typing import TypeVar
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError
 from rft_data.core.rows import Feedback, PreferencePair
-from rft_data.core.scratch import working_folder
+from rft_data.core.scratch import on_hub, working_folder
 from rft_data.core.words import HubRole
 from rft_data.exchange.annotate import store_corrections
 from rft_data.placement.hub.client import HubClient
 from rft_data.run.hub_file import offered_hub
 from rft_data.run.occupied import check_free
+from rft_data.run.seen_by_hub import hub_writer
 
 PATIENCE_S = 3.0
 """How long to wait for a buffer that another process owns: a page has it for a moment, a run for long."""
@@ -62,6 +63,9 @@ def write(
     Args: run_dir: of the run it belongs to, where that is known. role: at a hub, FEEDBACK or CURATOR.
     Raises: BusyError when a process has the buffer that offers no hub here; what `act` raises.
     """
+    if on_hub(buffer.location):
+        with hub_writer(buffer.location, role) as client:
+            return act(Writer(client))
     with _one_at_a_time:
         end = time.monotonic() + PATIENCE_S
         while True:

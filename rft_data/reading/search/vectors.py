@@ -19,6 +19,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import ConflictError, RecipeError
 from rft_data.core.filters import Compare, Filter, to_sql
+from rft_data.core.scratch import on_hub
 from rft_data.reading.search.full_text import must_own
 from rft_data.reading.search.hits import Hit
 from rft_data.reading.search.models import Embedder, load_embedder, model_name, unit_vectors
@@ -152,6 +153,8 @@ def _connect(buffer: Buffer) -> DBConnection:
 
 
 def _open(buffer: Buffer) -> Table | None:
+    if on_hub(buffer.location):
+        return None  # a hub has no vectors
     db = _connect(buffer)
     return db.open_table(TABLE) if TABLE in db.list_tables().tables else None
 

@@ -35,8 +35,8 @@ def run_folder(run_dir: str, *, age_s: float = 0.0) -> Path:
         return Path(run_dir)
     if run_dir.startswith("hub://"):
         raise RecipeError(
-            f"'{run_dir}' is a hub, which `rft status` and `rft data feedback` take; give the run's folder "
-            "or URL here."
+            f"'{run_dir}' is a hub, which `rft status`, `rft view` and `rft data feedback` take; give the "
+            "run's folder or URL here."
         )
     folder = working_folder(run_dir)
     if held(folder):

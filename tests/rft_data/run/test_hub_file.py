@@ -93,7 +93,9 @@ def test_the_token_in_a_runs_folder_gives_feedback_and_a_look_and_is_gone_with_t
                 )
                 assert seen["rows"] == {"experiences": 1, "feedback": 1}
                 refused = rft("logs", offered[0])
-                assert "is a hub, which `rft status` and `rft data feedback` take" in refused.output
+                assert (
+                    "is a hub, which `rft status`, `rft view` and `rft data feedback` take" in refused.output
+                )
                 monkeypatch.setenv(HUB_TOKEN, f"{offered[1][:-1]}?")
                 assert rft("status", offered[0]).exit_code == TokenError.exit_code
         assert buffer.counts()["feedback"] == 1
