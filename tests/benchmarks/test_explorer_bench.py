@@ -1,14 +1,18 @@
 """The explorer's benchmark runs, and what it counts can be other than zero."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.child import Turn
+from benchmarks.explorer import __main__ as explorer
 from benchmarks.explorer import scripted, throughput, worlds
 from benchmarks.explorer.__main__ import compared, in_turns, main
+from benchmarks.gpu_check.steps import BenchStep, steps
 from trainers.models.tiny_model import build_tiny_tokenizer
 
 
@@ -24,6 +28,29 @@ def test_a_quick_run_keeps_its_bars(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["env_cancelled"] == 24
     assert figures["infra_deaths"] + figures["infra_scored"] == 80
     assert figures["infra_deaths"] > 0
+
+
+@pytest.mark.slow
+def test_the_check_of_gpus_counts_tokens_on_a_cpu_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its smoke form, with both contenders in this process."""
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+    @contextmanager
+    def here(module: str, what: str, threads: int, **given: Any) -> Iterator[Turn]:
+        with throughput.CONTENDERS[what](**given) as turn:
+            yield turn
+
+    monkeypatch.setattr(explorer, "contender", here)
+    (step,) = [
+        step for step in steps(0) if isinstance(step, BenchStep) and step.module == explorer.__package__
+    ]
+    main(list(step.smoke))
+    figures = json.loads(capfd.readouterr().out.splitlines()[-1])["figures"]
+    assert figures["ours_tokens_per_s_64"] > 0
+    assert figures["generate_tokens_per_s_64"] > 0
 
 
 def test_contenders_take_turns_and_are_compared_within_a_round() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from typing import Any
 
 import pytest
 
 from benchmarks.child import in_child
+from benchmarks.gpu_check.steps import BenchStep, steps
 from benchmarks.trainer import __main__ as benchmark
 from benchmarks.trainer.case import COMPLETION_TOKENS, PROMPT_TOKENS, ROWS, SIZES, TOKENS, Case, write_case
-from benchmarks.trainer.contenders import bare, ours, stock
+from benchmarks.trainer.child import TASKS
 from benchmarks.trainer.packing import obstacle, ragged
 
 
@@ -30,10 +32,27 @@ def test_rows_are_what_the_issue_says(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_every_contender_makes_the_same_first_update(case: Case, tmp_path: Path) -> None:
-    norms = [contender(case, 1, tmp_path).grad_norms[0] for contender in (bare, ours, stock)]
-    assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)
-    assert norms[0] > 0.1
+def test_the_check_of_gpus_measures_steps_on_a_cpu_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its smoke form, in this process; contenders that make different first updates would end it."""
+    norms: dict[str, float] = {}
+
+    def here(module: str, what: str, threads: int, **given: Any) -> dict[str, Any]:
+        found = TASKS[what](**given)
+        if what == "turn":
+            norms[given["contender"]] = found["grad_norms"][0]
+        return found
+
+    monkeypatch.setattr(benchmark, "in_child", here)
+    (step,) = [
+        step for step in steps(0) if isinstance(step, BenchStep) and step.module == benchmark.__package__
+    ]
+    benchmark.main(step.smoke)
+    assert list(norms.values()) == pytest.approx([norms["bare"]] * 3, rel=1e-5)
+    assert norms["bare"] > 0.1
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
+    assert figures["tiny"]["step_vs_bare"] > 0
 
 
 @pytest.mark.slow
