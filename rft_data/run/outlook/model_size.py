@@ -73,14 +73,12 @@ def folder_size(folder: Path) -> ModelSize | None:
         whole = json.loads((folder / "config.json").read_text())
         shapes = {name: shape for file in files for name, shape in _heads(file)}
         config = whole.get("text_config", whole)
-        heads = int(config["num_attention_heads"])
-        head_size = int(config.get("head_dim") or config["hidden_size"] // heads)
         return ModelSize(
             shapes=shapes,
             layers=int(config["num_hidden_layers"]),
             hidden=int(config["hidden_size"]),
-            intermediate=int(config["intermediate_size"]),
-            key_values=int(config.get("num_key_value_heads") or heads) * head_size,
+            intermediate=token_width(config),
+            key_values=key_widths(config)[1],
             vocabulary=int(config["vocab_size"]),
             context=context_of(config),
         )
@@ -89,6 +87,21 @@ def folder_size(folder: Path) -> ModelSize | None:
             f"model '{folder}' cannot be sized up ({type(err).__name__}: {err}): config.json and the heads "
             "of its safetensors files do not say; copy it again."
         ) from err
+
+
+def key_widths(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Size of a head, and number of key heads x that."""
+    heads = int(config["num_attention_heads"])
+    size = int(config.get("head_dim") or config["hidden_size"] // heads)
+    return size, int(config.get("num_key_value_heads") or heads) * size
+
+
+def token_width(config: Mapping[str, Any]) -> int:
+    """Width of the feed-forward part that a token passes through: in a mixture, of its experts together."""
+    wide = int(config["intermediate_size"])
+    if (chosen := config.get("num_experts_per_tok")) is None:
+        return wide
+    return int(chosen) * int(config.get("moe_intermediate_size") or wide)
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:

@@ -52,7 +52,11 @@ def said(recipe: Recipe, gpu_memory: str | None = None) -> dict[str, str]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_config_alone_says_every_tensor(family: str, tied: bool) -> None:
-    config = AutoConfig.for_model(family, **SMALL, head_dim=32, tie_word_embeddings=tied)
+    experts = {"num_experts": 4, "num_local_experts": 4, "moe_intermediate_size": 24, "mlp_only_layers": [1]}
+    mixed = experts if family == "qwen3_moe" else {"num_local_experts": 4} if family == "mixtral" else {}
+    config = AutoConfig.for_model(
+        family, **SMALL, **mixed, head_dim=32, pad_token_id=0, tie_word_embeddings=tied
+    )
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     found = config_size(config.to_dict())
@@ -60,6 +64,42 @@ def test_a_config_alone_says_every_tensor(family: str, tied: bool) -> None:
     assert found.shapes == {name: tuple(one.shape) for name, one in model.named_parameters()}
     assert found.key_values == 2 * 32
     assert found.context == config.max_position_embeddings
+
+
+PUBLISHED = {
+    "Qwen/Qwen3-30B-A3B": (
+        30_532_122_624,
+        6144,  # 8 experts of 768
+        "qwen3_moe 2048 6144 32 48 4 151936 128",
+        {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+    ),
+    "mistralai/Mixtral-8x7B-v0.1": (
+        46_702_792_704,
+        2 * 14336,
+        "mixtral 4096 14336 32 32 8 32000 128",
+        {"num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    "google/gemma-2b": (2_506_172_416, 16384, "gemma 2048 16384 8 18 1 256000 256", {}),
+    "google/gemma-2-2b": (2_614_341_888, 9216, "gemma2 2304 9216 8 26 4 256000 256", {}),
+    "google/gemma-3-1b-it": (999_885_952, 6912, "gemma3_text 1152 6912 4 26 1 262144 256", {}),
+    "Qwen/Qwen2.5-0.5B-Instruct": (
+        494_032_768,
+        4864,
+        "qwen2 896 4864 14 24 2 151936 64",
+        {"tie_word_embeddings": True},
+    ),
+}
+"""Parameters as the hub's safetensors have them, the width of a token's feed-forward part, and the config."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_have_the_parameters_that_their_configs_say(name: str) -> None:
+    parameters, wide, numbers, others = PUBLISHED[name]
+    keys = ("model_type", *SMALL, "head_dim")
+    family, *sizes = numbers.split()
+    found = config_size(dict(zip(keys, (family, *map(int, sizes)), strict=True)) | others)
+    assert found is not None
+    assert (found.parameters, found.intermediate) == (parameters, wide)
 
 
 def test_a_model_of_the_hub_is_known_by_what_is_in_its_cache(
