@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -165,5 +166,15 @@ def test_command_prints_the_certificate(template_of, tmp_path: Path) -> None:
     assert "NOT prefix-preserving: it breaks at messages of tool, user" in shown.output
     swallowed = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "enable_thinkin=false"])
     assert (swallowed.exit_code, "takes no argument 'enable_thinkin'" in swallowed.output) == (2, True)
+    lines = '[{"role": "user", "content": "Hi"}]\n{"messages": []}\n[{"role": "user", "content": "Ho"}]\n'
+    more = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "--more", "--json"], input=lines)
+    certificate, first, second = map(json.loads, more.stdout.splitlines())
+    assert certificate["prefix_preserving"] is False
+    assert ("Hi" in first["text"], "Ho" in second["text"], len(first["ids"])) == (
+        True,
+        True,
+        len(second["ids"]),
+    )
+    assert more.stderr.startswith("error: a line holds messages: ")
     wrong = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "thinking"])
     assert (wrong.exit_code, "wanted name=value" in wrong.output) == (2, True)
