@@ -74,7 +74,7 @@ def _lines(report: DataReport) -> Iterator[str]:
 
 
 def _taskset(found: TasksetReport) -> Iterator[str]:
-    yield f"{'taskset' if found.stored is None else 'import'} '{found.name}': {found.source}"
+    yield f"{found.kind} '{found.name}': {found.source}"
     if found.read_as:
         yield f"  {found.read_as}"
     yield from _tasks(found) if found.stored is None else _imported(found)

@@ -24,7 +24,7 @@ _BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """One completion of the source, and the task it answers."""
 
     place: str
@@ -60,7 +60,7 @@ class Scorer:
         """
         outcome: Counter[str] = Counter()
         disagreements: list[dict[str, object]] = []
-        completions = _completions(section, tasks, outcome)
+        completions = completions_of(section, tasks, outcome)
         while batch := list(islice(completions, _BATCH)):
             columns = self._rewards.score_all([(found.task, found.text) for found in batch])
             rows = [self._experience(found, scored) for found, scored in zip(batch, columns, strict=True)]
@@ -84,7 +84,7 @@ class Scorer:
             "disagreements": disagreements,
         }
 
-    def _experience(self, found: _Found, scored: Mapping[str, Any]) -> Experience:
+    def _experience(self, found: Found, scored: Mapping[str, Any]) -> Experience:
         task = found.task
         group_id = f"{self._run_id}/import-{self._reward_hash}-{task.task_id}"
         return Experience(
@@ -103,8 +103,11 @@ class Scorer:
         )
 
 
-def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]) -> Iterator[_Found]:
-    """Every completion of the source that answers one of the tasks."""
+def completions_of(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]) -> Iterator[Found]:
+    """Every completion of the source that answers a task; `outcome` counts those of none as `no_task`.
+
+    Raises: RowError for a row without one of the fields.
+    """
     # operators may have normalised the tasks' prompts, so spaces do not count
     by_prompt = {
         _plain(task.messages[-1]["content"]): task for task in tasks if task.taskset == section.taskset
@@ -120,7 +123,7 @@ def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]
             label = None if column.label is None else bool(pick(row, column.label, where))
             member = members[task.task_id]
             members[task.task_id] += 1
-            yield _Found(where, task, str(pick(row, column.text, where)), column.name, member, label)
+            yield Found(where, task, str(pick(row, column.text, where)), column.name, member, label)
 
 
 def _plain(prompt: object) -> str:

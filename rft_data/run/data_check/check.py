@@ -15,7 +15,7 @@ from rft_data.core.heldout import question
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats.families import recognised
-from rft_data.recipe.kinds import with_model, with_operators, with_tasks
+from rft_data.recipe.kinds import that_cleans_data, with_model, with_operators, with_tasks
 from rft_data.recipe.named_source import named_source, stored_source
 from rft_data.recipe.recipe import Recipe, TasksRecipe
 from rft_data.recipe.task_sources import AnyTable, StoredTasks
@@ -26,6 +26,7 @@ from rft_data.run.data_check.imported import check_imports, named_import
 from rft_data.run.data_check.prompts import PromptView
 from rft_data.run.data_check.report import DataReport, TasksetReport
 from rft_data.run.data_check.rewards import reward_problems
+from rft_data.run.data_check.rollouts import check_rollouts
 from rft_data.run.imports import import_sources
 from rft_data.run.taskset_rows import LOOKED_AT, table_name, table_rows, table_tasks
 
@@ -57,6 +58,8 @@ def _check_tasks(recipe: TasksRecipe) -> DataReport:
     every = [task for _, tasks in read for task in tasks]
     if with_operators(recipe) is not None and every and all(task.split == Split.HELDOUT for task in every):
         report.problems.append("every task is held out, and none is left to train on; lower 'heldout'")
+    if (data := that_cleans_data(recipe)) is not None:
+        report.tasksets += check_rollouts(data, every)
     return report
 
 

@@ -79,7 +79,7 @@ class _View:
 
 def _imported(section: Import, buffer: Buffer, view: _View) -> TasksetReport:
     named = section.path if section.source is None else section.source.use
-    report = TasksetReport(section.taskset or "", str(named), stored={})
+    report = TasksetReport(section.taskset or "", str(named), kind="import", stored={})
     try:
         done = stored_import(section, buffer)
     except (RftError, OSError) as err:

@@ -54,6 +54,8 @@ class TasksetReport:
 
     name: str
     source: str
+    kind: str = "taskset"
+    """`taskset`, `import` or `rollouts`."""
     read_as: str = ""
     """How columns become tasks: a family that was recognised, or the columns named."""
     rows: int = 0
@@ -69,7 +71,7 @@ class TasksetReport:
     leaked: int = 0
     """Training tasks that ask what a held-out task asks, spaces and case aside."""
     stored: dict[str, int] | None = None
-    """Of rows that a run imports: how many rows of each table they become; None for a taskset."""
+    """Of imports and rollouts: how many rows of each table they become; None for a taskset."""
     columns: list[Column] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     lengths: Lengths | None = None

@@ -11,6 +11,7 @@ from rft_data.exchange.formats import import_into
 from rft_data.recipe.named_source import named_source
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
+from tests.explorers.workflows import verifiers_worlds
 from tests.rft_data.cli.test_cli import rft
 
 RECIPE = """\
@@ -139,6 +140,48 @@ def test_a_generator_and_the_tasks_of_a_buffer_are_sources_too(recipe: Path, tmp
     assert one["lengths"]["unit"] == "tokens"
     [gone] = checked(f"{buffer}:set3", code=1)["tasksets"]
     assert "it has set1, set2" in gone["problems"][0]
+
+
+def test_an_environment_of_verifiers_is_a_source(recipe: Path) -> None:
+    name = f"{verifiers_worlds.__name__}:load_environment"
+    [made] = checked(f"verifiers:{name}", "--recipe", str(recipe))["tasksets"]
+    assert made["tasks"] >= 1
+    assert json.loads(made["write"])["source"] == {"use": "verifiers", "environment": name}
+
+
+DATA = """\
+recipe: 1
+name: scored
+mode: data
+buffer: {{uri: {root}/scored}}
+tasks: [{{name: train, source: {{use: file, path: {root}/asked.jsonl}}}}]
+rollouts:
+- name: others
+  source: {{use: file, path: {root}/said.jsonl}}
+  taskset: train
+  completions: [{{name: big, text: out.big, label: out.right}}]
+reward: [{{use: exact_answer}}]
+"""
+
+
+def test_rollouts_that_a_data_run_will_score_are_looked_at(tmp_path: Path) -> None:
+    write(tmp_path / "asked.jsonl", *ROWS[:3])
+    said = [{"question": row["question"], "out": {"big": "#### 2", "right": True}} for row in ROWS[1:4]]
+    write(tmp_path / "said.jsonl", *said)
+    path = tmp_path / "scored.yaml"
+    path.write_text(DATA.format(root=tmp_path))
+    tasks, found = checked(str(path))["tasksets"]
+    assert (tasks["kind"], found["kind"], found["rows"]) == ("taskset", "rollouts", 3)
+    assert found["stored"] == {"experiences": 2}
+    assert found["warnings"] == ["1 rows answer no task of 'train'; they are not stored"]
+    assert found["examples"][0]["prompt"] == "[user] 1 plus 1?"
+    assert (found["examples"][0]["answer"], found["examples"][0]["metadata"]) == ("#### 2", ["label True"])
+    assert "rollouts 'others': " in rft("data", "check", str(path)).stdout
+    [_, wrong] = checked(str(path), "rollouts.0.completions.0.text=out.small", code=1)["tasksets"]
+    assert "small" in wrong["problems"][0]
+    [_, other] = checked(str(path), "rollouts.0.prompt=out.big", code=1)["tasksets"]
+    assert other["problems"][0].startswith("none of its 3 rows asks what a task of 'train' asks")
+    assert not (tmp_path / "scored").exists()
 
 
 OFFLINE = """\
