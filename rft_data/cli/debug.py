@@ -111,15 +111,18 @@ def reward(
         from rft_data.cli.debug_text import reward_text
         from rft_data.recipe.load import load_recipe
         from rft_data.run.debug.chosen import chosen_task, explored
-        from rft_data.run.debug.rewarding import KeptRewards
+        from rft_data.run.debug.rewarding import KeptRewards, marker_hint
 
         loaded = explored(load_recipe(recipe, overrides or []))
         found = chosen_task(loaded, which)
         with KeptRewards(loaded) as rewards:
 
             def answer(line: str | None) -> None:
-                scored = rewards.score(found, completion if line is None else completion_of(line))
-                show({"task_id": found.task_id, **scored}, reward_text(found, scored), as_json=as_json)
+                text = completion if line is None else completion_of(line)
+                scored = rewards.score(found, text)
+                hint = marker_hint(loaded.explorer.reward, found, text, scored["reward_parts"] or {})
+                value = {"task_id": found.task_id, **scored, "hint": hint}
+                show(value, reward_text(found, scored, hint), as_json=as_json)
 
             each(None, answer, more=more, wanted="a completion")
 

@@ -40,13 +40,15 @@ def rendered_text(text: str, ids: Sequence[int]) -> str:
     return "\n".join([*lines, "", f"{len(ids)} tokens: {' '.join(map(str, ids))}"])
 
 
-def reward_text(task: Task, scored: Mapping[str, Any]) -> str:
-    """The reward of a completion."""
+def reward_text(task: Task, scored: Mapping[str, Any], hint: str = "") -> str:
+    """The reward of a completion, and what would have helped."""
     lines = [f"task     {task.task_id}", f"prompt   {shown(str(task.messages[-1]['content']), _VALUE)}"]
     lines += [f"answer   {task.answer}", f"reward   {scored['reward']}"]
     lines += [f"  {name}: {value}" for name, value in (scored["reward_parts"] or {}).items()]
     if scored["unscored_reason"]:
         lines.append(f"not scored: {scored['unscored_reason']}")
+    if hint:
+        lines.append(f"hint     {hint}")
     return "\n".join(lines)
 
 

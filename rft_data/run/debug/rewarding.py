@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from types import TracebackType
 
@@ -13,9 +14,30 @@ from explorers.rewards.scoring import Rewards, make_rewards
 from rft_data.core.lookup import FILE_SUFFIX, own_file
 from rft_data.core.rows import Task
 from rft_data.recipe.modes import ExplorerRecipe
+from rft_data.recipe.rewards import RewardComponent
 from rft_data.run.programs import SandboxPlace, rewards_in_sandbox
 
 log = logging.getLogger(__name__)
+
+
+_MARKED = ("exact_answer", "answer_format")
+_MARKER = "####"
+
+
+def marker_hint(
+    rewards: Sequence[RewardComponent], task: Task, completion: str, parts: Mapping[str, float]
+) -> str:
+    """What to write for a reward that reads what follows a marker, where that is missing; else empty."""
+    for one in rewards:
+        marker = str(one.args.get("marker", _MARKER))
+        if one.use in _MARKED and parts.get(one.stored_as) == 0.0 and marker not in completion:
+            answer = (task.answer or "").rpartition(marker)[2].strip() or "ANSWER"
+            return (
+                f"'{one.use}' reads what follows '{marker}', and the completion has none: '{marker} "
+                f"{answer}' would count. Ask for that form in the prompt, or take 'number' or 'math_verify', "
+                "which read other forms (docs/rewards.md)"
+            )
+    return ""
 
 
 class KeptRewards:

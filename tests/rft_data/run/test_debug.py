@@ -70,6 +70,12 @@ def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
     assert found["reward_parts"]["exact_answer"] == 0.0
     more = rft_more('#### 1\n\n"so\\n#### 1"\n"#\n5\n', "reward", recipe, "--completion", "#### 7")
     assert [json.loads(line)["reward"] for line in more.stdout.splitlines()] == [0.5, 1.5, 1.5, 0.0]
+    hints = [json.loads(line)["hint"] for line in more.stdout.splitlines()]
+    assert [bool(hint) for hint in hints] == [False, False, False, True]
+    assert hints[3].startswith(
+        "'exact_answer' reads what follows '####', and the completion has none: '#### 1'"
+    )
+    assert f"\nhint     {hints[3]}\n" in rft("debug", "reward", recipe, "--completion", "1").stdout
     assert more.stderr.startswith("error: a line that begins with a double quote is a JSON string")
     assert more.exit_code == 0
     wrong = rft("debug", "reward", recipe, "--task", "17x")
