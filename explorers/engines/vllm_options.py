@@ -57,6 +57,23 @@ def check_options(options: Mapping[str, object]) -> None:
             raise RecipeError(f"explorer.engine.options: '{name}' {REFUSED[name]}; remove it there.")
 
 
+def check_head_size(size: int, model: str) -> None:
+    """See that vLLM has attention for heads of this size, where it runs on a CPU. Raises: RecipeError."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    known = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in known:
+        raise RecipeError(
+            f"{model}: its attention heads are {size} wide, and vLLM has on a CPU those of "
+            f"{', '.join(map(str, known))}; take another model (head = hidden_size / heads), or "
+            "explorer.engine.use: transformers."
+        )
+
+
 def engine_arguments(
     model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object], *, texts: bool = False
 ) -> EngineArgs:

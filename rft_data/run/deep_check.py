@@ -27,6 +27,9 @@ from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
 from rft_data.run.data_check.imported import check_imports
 from rft_data.run.debug.chosen import seen
+from rft_data.run.hub_reach import hub_asked_once
+from rft_data.run.outlook.hub_models import config_head_size
+from rft_data.run.outlook.model_size import played_models
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,6 +42,11 @@ Made = TypeVar("Made")
 def deep_problems(recipe: Recipe) -> list[str]:
     """Every part of a recipe that cannot be built here; no engine is started and nothing is written."""
     build.prepare_process()
+    with hub_asked_once(recipe) as silent:
+        return [*silent, *_part_problems(recipe)]
+
+
+def _part_problems(recipe: Recipe) -> list[str]:
     found = _Problems()
     for check in _part_checks(recipe):
         found.attempt(check)
@@ -87,6 +95,7 @@ def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
         rewards = [reward.model_dump() for reward in playing.explorer.reward]
         yield partial(checks.check_explorer, playing.explorer, rewards)
         yield partial(_check_engine, playing.explorer.engine, recipe.seed)
+        yield partial(_check_heads, playing)
     if (asking := with_tasks(recipe)) is not None and asking.task_ops:
         yield partial(build.task_pipeline, asking, asking.task_ops, "task_ops", None)
 
@@ -108,6 +117,19 @@ def _check_engine(section: EngineSection, seed: int) -> None:
         engine_arguments(anywhere, seed, section.max_model_len, section.options)
     except (TypeError, ValueError) as err:
         raise RecipeError(f"explorer.engine.options: vLLM refuses {dict(section.options)}: {err}") from err
+
+
+def _check_heads(recipe: ExplorerRecipe) -> None:
+    """Compare the heads of the models with those that vLLM has for a CPU. Raises: RecipeError."""
+    if recipe.explorer.engine.use != "vllm":
+        return
+    from explorers.engines.vllm_options import check_head_size
+
+    for model in played_models(recipe, here=True):
+        if model.build is not None:
+            check_head_size(model.build.hidden_size // model.build.num_heads, "model.build")
+        elif (size := config_head_size(str(model.path))) is not None:
+            check_head_size(size, str(model.path))
 
 
 def _first_tasks(section: Taskset, recipe: TasksRecipe, found: _Problems) -> list[Task]:

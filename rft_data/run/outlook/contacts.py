@@ -10,7 +10,7 @@ from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.task_sources import HuggingFaceTasks, ModelScopeTasks
 from rft_data.run.outlook.hub_models import is_hub_id
 
-_HUB_HOST = "huggingface.co"
+HUB_HOST = "huggingface.co"
 _MODELSCOPE_HOST = "www.modelscope.cn"
 _TRACKERS = {
     "wandb": "api.wandb.ai",
@@ -34,7 +34,7 @@ def contacts(recipe: Recipe) -> dict[str, str]:
     explorer = getattr(recipe, "explorer", None)
     served_here = explorer is None or explorer.base_url is None
     if served_here and model is not None and model.path and is_hub_id(model.path):
-        found[_HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
+        found[HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
     for host, why in _datasets(recipe):
         found.setdefault(host, why)
     monitor = getattr(recipe, "monitor", None)
@@ -56,12 +56,12 @@ def _datasets(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if isinstance(source, ModelScopeTasks):
             yield _MODELSCOPE_HOST, f"the dataset '{source.path}'"
         elif isinstance(source, HuggingFaceTasks) and not Path(source.path).exists():
-            yield _HUB_HOST, f"the dataset '{source.path}' (unless HF_HUB_OFFLINE=1)"
+            yield HUB_HOST, f"the dataset '{source.path}' (unless HF_HUB_OFFLINE=1)"
     for path in (one.path or "" for one in getattr(recipe, "imports", [])):
         if path.startswith("modelscope://"):
             yield _MODELSCOPE_HOST, f"the dataset '{path}'"
         elif path.startswith("hf://"):
-            yield _HUB_HOST, f"the dataset '{path}' (unless HF_HUB_OFFLINE=1)"
+            yield HUB_HOST, f"the dataset '{path}' (unless HF_HUB_OFFLINE=1)"
 
 
 def _host(scheme: str, netloc: str) -> str:

@@ -32,6 +32,19 @@ def known_size(path: Path) -> ModelSize | None:
     return found if found is not None else _by_config(folder)
 
 
+def config_head_size(path: str) -> int | None:
+    """The size of an attention head, as the config.json of a folder or a cached model says; None without."""
+    folder = Path(path) if Path(path).is_dir() else _cached(path)
+    if folder is None or not (folder / "config.json").is_file():
+        return None
+    whole = json.loads((folder / "config.json").read_text())
+    config = whole.get("text_config", whole)
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    if size := config.get("head_dim"):
+        return int(size)
+    return int(hidden) // int(heads) if heads and hidden else None
+
+
 def unknown(path: str) -> str:
     """Why the size of a model is not known, and how a person can make it known."""
     folder = _cached(path) if is_hub_id(path) else Path(path)

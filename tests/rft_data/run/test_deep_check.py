@@ -1,14 +1,19 @@
 """`rft recipe validate --deep`: what shows when libraries, tasks and tokenizer are loaded, all at once."""
 
 import json
+import os
 import re
+import socket
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from rft_data.recipe import load_recipe
 from rft_data.recipe.shipped import ShippedRecipe, shipped_recipes
+from rft_data.run import hub_reach
 from rft_data.run.deep_check import deep_problems
+from rft_data.run.hub_reach import hub_asked_once
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.rft_data.run.test_online import write_recipe
@@ -19,7 +24,9 @@ def with_model(folder: Path, template: str | None) -> str:
     tokenizer = trained_tokenizer()
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    (folder / "model" / "config.json").write_text(
+        json.dumps({"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4})
+    )
     rows = [{"question": "sum " * n, "answer": "1"} for n in (1, 2, 500)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return f"model={{path: {folder}/model}}"
@@ -33,14 +40,16 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
         "experience_ops.1={reward_variance_filter: {min_std: -1}}",
         f"tasks.0.source={{use: jsonl, path: {tmp_path}/rows.jsonl}}",
         "explorer.max_tokens=60",
+        "explorer.engine.use=vllm",
         with_model(tmp_path, QWEN25),
     ]
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
-    assert len(found) == 3, found
+    assert len(found) == 4, found
     for part in (
         "SFTConfig refuses",
         "reward_variance_filter",
         "of the first 3 prompts have more than 4",
+        "its attention heads are 16 wide, and vLLM has on a CPU those of 32, 64",
     ):
         assert any(part in one for one in found), (part, found)
 
@@ -64,3 +73,23 @@ def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -
     overrides = [with_model(tmp_path, None), f"tasks.0.source={{use: jsonl, path: {tmp_path}/rows.jsonl}}"]
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
     assert ["has no chat template" in one for one in found] == [True]
+
+
+def test_a_hub_that_is_silent_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_reach, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    recipe = load_recipe(write_recipe(tmp_path), ["model={path: nobody/nothing}"])
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", place)
+        with hub_asked_once(recipe) as said:
+            assert huggingface_hub.constants.HF_HUB_OFFLINE
+            assert os.environ["HF_HUB_OFFLINE"] == "1"
+    [line] = said
+    assert line.startswith(place)
+    assert "model.path 'nobody/nothing' is no folder here" in line
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    assert "HF_HUB_OFFLINE" not in os.environ
+    with hub_asked_once(load_recipe(write_recipe(tmp_path))) as said:
+        assert said == [], "it needs nothing of the hub"
