@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, ValidationInfo, model_validator
 
 from rft_data.recipe.algorithms import find_algorithm
+from rft_data.recipe.monitor import UNWATCHED, Monitor
 from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.presets import with_preset
@@ -23,7 +24,6 @@ from rft_data.recipe.rewards import RewardComponent, check_rewards
 from rft_data.recipe.running import (
     Component,
     DataPlace,
-    Monitor,
     Serve,
 )
 from rft_data.recipe.section import check_only
@@ -48,6 +48,8 @@ class ExploreRecipe(PlayingRecipe):
     """How many groups to play."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Groups between two records of the selector's state."""
+    monitor: Monitor = Field(default=UNWATCHED, exclude_if=lambda given: given == UNWATCHED)
+    """Trackers and the Prometheus endpoint, which get numbers at each checkpoint; none by default."""
     serve: Serve | None = None
     """Let runs of mode `train` elsewhere train meanwhile; left out: the buffer is this run's alone."""
 
@@ -166,7 +168,7 @@ class OfflineRecipe(RunRecipe):
     stages: list[OfflineStage] = Field(min_length=1)
     """One after the other; each goes on from the policy before it."""
     monitor: Monitor = Field(default_factory=Monitor, exclude_if=lambda given: given == Monitor())
-    """Trackers, which are shown a stage's numbers when it is done."""
+    """Trackers, which are shown the numbers of a stage while it trains."""
 
     @property
     def offline_stages(self) -> list[OfflineStage]:
@@ -175,11 +177,7 @@ class OfflineRecipe(RunRecipe):
 
     @model_validator(mode="after")
     def _unserved(self) -> OfflineRecipe:
-        if self.monitor.prometheus_port:
-            raise ValueError(
-                "'monitor.prometheus_port' serves the numbers of a run's steps while it trains by "
-                "reinforcement; a run of mode 'offline' has none: leave it out"
-            )
+        self.monitor.check_unserved(self.mode)
         return self
 
     @model_validator(mode="after")
@@ -207,6 +205,8 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     """How many held-out tasks are played, and how often each."""
     experience_ops: Operators = Field(default_factory=list, exclude_if=lambda given: not given)
     """Operators of which those that may shape a reward do, as in the run that trained; none by default."""
+    monitor: Monitor = Field(default=UNWATCHED, exclude_if=lambda given: given == UNWATCHED)
+    """Trackers, which are shown the figures of each model when it is measured; none by default."""
 
     several_models: ClassVar[bool] = True
 
@@ -232,6 +232,7 @@ class EvalRecipe(RunRecipe, TasksRecipe):
 
     @model_validator(mode="after")
     def _reachable(self) -> EvalRecipe:
+        self.monitor.check_unserved(self.mode)
         check_transport(self.explorer.engine, self.placement)
         return self
 

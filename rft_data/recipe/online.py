@@ -9,13 +9,13 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from rft_data.recipe.ab import AbTest, check_ab
 from rft_data.recipe.algorithms import NOT_IMPORTED, find_algorithm
+from rft_data.recipe.monitor import Monitor
 from rft_data.recipe.offline import AnyOfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.recipe import PlayingRecipe, check_replay, fits_algorithm
 from rft_data.recipe.running import (
     Component,
     LateRewards,
-    Monitor,
     Sync,
 )
 from rft_data.recipe.section import check_only

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from ops.runtime.limits import OnFailure, needs_workers
 from rft_data.core.lookup import suggest
-from rft_data.recipe.names import TRACKERS, known_name
 from rft_data.recipe.section import Section
 
 PLACEMENTS = ("inline", "local", "ray")
@@ -280,18 +279,3 @@ class OperatorLimits(Section):
         if problem := needs_workers(self.workers, self.where, self.budget_s):
             raise ValueError(problem)
         return self
-
-
-def _known_tracker(name: str) -> str:
-    return known_name("tracker", name, TRACKERS, own=False)
-
-
-class Monitor(Section):
-    """Who is told the run's numbers beside the buffer's `metrics` table."""
-
-    trackers: list[Annotated[str, AfterValidator(_known_tracker)]] = Field(
-        default_factory=lambda: ["tensorboard"]
-    )
-    """`tensorboard`, or one of transformers' `report_to` names; see [monitoring.md](monitoring.md)."""
-    prometheus_port: int = Field(default=0, ge=0, le=65535)
-    """Port on loopback of the endpoint `/metrics`; 0: none."""

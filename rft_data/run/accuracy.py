@@ -51,6 +51,12 @@ class Figures:
         """Plain values, for JSON."""
         return asdict(self)
 
+    def as_metrics(self) -> dict[str, float]:
+        """What is shown of it beside a run's other numbers, as `heldout/NAME`."""
+        found = {"pass_rate": self.pass_rate, "reward": self.mean_reward, "reward_error": self.standard_error}
+        found |= {f"pass_at_k/{k}": rate for k, rate in self.pass_at_k.items()}
+        return {f"heldout/{name}": float(value) for name, value in found.items() if value is not None}
+
 
 def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
     """At most `limit` held-out tasks, evenly over (taskset, difficulty), the same in every run."""

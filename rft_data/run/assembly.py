@@ -114,6 +114,7 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
         groups=recipe.groups,
         checkpoint_every=recipe.checkpoint_every,
         checkpoints=run.directory / "checkpoints",
+        monitor=recipe.monitor,
         serve=_serve(recipe),
     )
 
@@ -182,10 +183,8 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
         models=models,
         tasks=tasks,
         heldout=_heldout(recipe, recipe.evaluation, tasks, build.shaping_pipeline(recipe, run.buffer)),
+        trackers=recipe.monitor.trackers,
     )
-
-
-# --- what several modes have ---------------------------------------------------------------------------
 
 
 def _roles(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 
+from rft_data.core.words import MetricRole
 from rft_data.run.control import RunControl
 from rft_data.run.endpoint_costs import EndpointCosts
 from rft_data.run.evaluations import measure
-from rft_data.run.parts import AnyModel, EvaluateParts, Started
+from rft_data.run.parts import EvaluateParts, Started
 from rft_data.run.report import package_versions
+from rft_data.run.watch.metrics_log import MetricsLog
+from rft_data.run.watch.trackers import make_trackers
 from rft_data.run.weight_folders import publish_model
 from rft_data.weights.served import ServedModel
 
@@ -24,10 +27,12 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
         placement = roles.open(opened)
         fleet = roles.start_fleet(placement, run.versions, opened, whole_rounds=True)
         offline = opened.enter_context(roles.offline(placement))
+        trackers = make_trackers(parts.trackers, run.run_id, run.directory, len(parts.models))
+        watch = opened.enter_context(MetricsLog(run.buffer, run.run_id, trackers))
         started = Started(control, placement, fleet, offline)
         for place, model in enumerate(parts.models):
             control.phase(str(model))
-            run.once(str(model), partial(_measure, parts, started, model, f"{place}-{model.name}"))
+            run.once(str(model), partial(_measure, parts, started, watch, place))
         served = isinstance(parts.models[0], ServedModel)
         spent = {"endpoint": EndpointCosts(fleet).summary()} if served else {}
     return {
@@ -45,7 +50,11 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
     }
 
 
-def _measure(parts: EvaluateParts, started: Started, model: AnyModel, label: str) -> None:
-    """Args: label: names the model's rows; folders of two runs may have one name."""
-    started.fleet.publish(publish_model(parts.run.versions, started.offline, model))
-    measure(parts.run, started.fleet, parts.heldout, label, str(model))
+def _measure(parts: EvaluateParts, started: Started, watch: MetricsLog, place: int) -> None:
+    """Measure the model at a place of the list; its place is the step of its numbers."""
+    run, model = parts.run, parts.models[place]
+    version = publish_model(run.versions, started.offline, model)
+    started.fleet.publish(version)
+    # folders of two runs may have one name
+    found = measure(run, started.fleet, parts.heldout, f"{place}-{model.name}", str(model))
+    watch.record(place, version.version, {MetricRole.RUN: found.as_metrics()})

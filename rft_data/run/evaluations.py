@@ -68,8 +68,7 @@ class StepEvaluations:
         """
         found = _play(self.run, self.fleet, self.heldout, f"step{step}", f"step {step}")
         self.note(step, found)
-        numbers = {"pass_rate": found.pass_rate, **_reward(found)}
-        return {f"heldout/{name}": float(value) for name, value in numbers.items() if value is not None}
+        return found.as_metrics()
 
     def note(self, step: int, found: Figures) -> None:
         """Note the figures of the weights published last, and keep them if they are the best so far."""

@@ -15,8 +15,10 @@ from rft_data.loop.fleet import Fleet
 from rft_data.loop.resume import resume_exploring
 from rft_data.run.control import RunControl
 from rft_data.run.endpoint_costs import EndpointCosts
+from rft_data.run.folder import Run
 from rft_data.run.parts import ExploreParts
 from rft_data.run.report import package_versions
+from rft_data.run.watch.group_log import GroupLog
 from rft_data.run.weight_folders import publish_model
 from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import CONSUMER
@@ -42,15 +44,16 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         exploring = start_exploring(parts, opened)
         costs = EndpointCosts(exploring.fleet) if isinstance(parts.model, ServedModel) else None
         hub = _serve(parts, opened)
-        ExploreLoop(
-            exploring=exploring,
-            groups=parts.groups,
-            checkpoint_every=parts.checkpoint_every,
-            checkpoints=parts.checkpoints,
-            sealed=run.keep,
-            on_progress=partial(_progress, control, costs),
-            stop_requested=lambda: control.stop_requested,
-        ).run()
+        with GroupLog(run, parts.monitor, exploring, control, parts.groups) as watch:
+            ExploreLoop(
+                exploring=exploring,
+                groups=parts.groups,
+                checkpoint_every=parts.checkpoint_every,
+                checkpoints=parts.checkpoints,
+                sealed=partial(_sealed, run, watch),
+                on_progress=partial(_progress, control, costs),
+                stop_requested=lambda: control.stop_requested,
+            ).run()
         if hub is not None and parts.serve is not None:
             _serve_on(hub, parts.serve.idle_s, control)
         spent = {} if costs is None else {"endpoint": costs.summary()}
@@ -78,6 +81,11 @@ def start_exploring(parts: ExploreParts, opened: ExitStack) -> Exploring:
     fleet.publish(run.versions.published()[-1])
     fleet.settle()
     return _resumed(parts, fleet)
+
+
+def _sealed(run: Run, watch: GroupLog) -> None:
+    watch.sealed()
+    run.keep()
 
 
 def _progress(control: RunControl, costs: EndpointCosts | None, done: int, total: int) -> None:

@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls
-from rft_data.run.watch.tracker_feed import Point, Tracker, TrackerFeed
+from rft_data.run.watch.stage_feed import StageFeed
 from rft_data.run.watch.trackers import make_trackers
-from trainers.offline.steps_taken import forget_steps, steps_taken
+from trainers.offline.steps_taken import forget_steps
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class OfflineStages:
     offline: OfflineCalls
     seed: int
     trackers: Sequence[str]
-    """Names of those that are shown a stage's numbers, when it is done."""
+    """Names of those that are shown a stage's numbers."""
 
     def folder(self, number: int, stage: AnyOfflineStage) -> Path:
         """Where a stage writes its model."""
@@ -72,26 +71,25 @@ class OfflineStages:
             "lora": stage.lora,
         }
         forget_steps(folder)  # of a start that was killed
-        self.control.counting(partial(steps_taken, folder))
-        with run.timed(stage.algorithm):
-            report: dict[str, Any] = self.offline.call(
-                "train",
-                dict[str, Any],
-                algorithm=stage.algorithm,
-                model=str(model.absolute()),
-                output=str(folder.absolute()),
-                given=given,
-                header={"run_id": run.run_id, "stage": name},
-                threads=self.offline.threads,
-            )
+        with StageFeed(trackers, name, folder) as feed:
+            self.control.counting(feed.look)
+            with run.timed(stage.algorithm):
+                report: dict[str, Any] = self.offline.call(
+                    "train",
+                    dict[str, Any],
+                    algorithm=stage.algorithm,
+                    model=str(model.absolute()),
+                    output=str(folder.absolute()),
+                    given=given,
+                    header={"run_id": run.run_id, "stage": name},
+                    threads=self.offline.threads,
+                )
+            points = _points(name, report)
+            feed.end(points)
         forget_steps(folder)
         log.info("%s: trained on %d examples", name, report["examples"])
         run.buffer.add_rows("stage_rows", [_examples(run.run_id, name, folder, report["digest"])])
-        history = report.pop("history")
-        points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
-        points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
         _record(run, MetricRole.TRAINER, points)
-        _show(trackers, points)
         run.note(stages={**run.progress.stages, name: {**report, "folder": str(folder)}})
 
     def check(self, number: int, stage: AnyOfflineStage) -> None:
@@ -163,14 +161,16 @@ def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, o
     return {"run_id": run_id, "stage": stage, "digest": digest, **ids}
 
 
-def _show(trackers: Sequence[Tracker], numbers: Mapping[tuple[int, str], float]) -> None:
-    """Hand a stage's numbers by (optimizer step, name) to trackers, in the order of the steps."""
-    by_step: dict[int, dict[str, float]] = {}
-    for (step, key), value in numbers.items():
-        by_step.setdefault(step, {})[key] = float(value)
-    with TrackerFeed(trackers, backlog=len(by_step) + 1) as feed:
-        for step, found in sorted(by_step.items()):
-            feed.offer(Point(step, 0, 0.0, {MetricRole.TRAINER: found}))
+def _points(stage: str, report: dict[str, Any]) -> dict[tuple[int, str], float]:
+    """A stage's numbers by (optimizer step, name); its history is taken out of the report."""
+    points = {
+        (int(entry["step"]), f"{stage}/{key}"): float(value)
+        for entry in report.pop("history")
+        for key, value in entry.items()
+        if key != "step"
+    }
+    points[(int(report["metrics"]["steps"]), f"{stage}/examples")] = float(report["examples"])
+    return points
 
 
 def _record(run: Run, role: MetricRole, numbers: Mapping[tuple[int, str], float]) -> None:

@@ -15,8 +15,8 @@ from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import Schedule
+from rft_data.recipe.monitor import Monitor
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs
-from rft_data.recipe.running import Monitor
 from rft_data.recipe.tasksets import AnyExperts
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
@@ -164,6 +164,7 @@ class ExploreParts(Parts):
     checkpoint_every: int
     """Groups between two checkpoints."""
     checkpoints: Path
+    monitor: Monitor
     serve: ServePlace | None = None
     """Where runs of mode `train` reach the buffer; None: they do not."""
 
@@ -193,3 +194,4 @@ class EvaluateParts(Parts):
     models: Sequence[AnyModel]
     tasks: Tasks
     heldout: Heldout
+    trackers: Sequence[str]

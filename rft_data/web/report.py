@@ -36,7 +36,8 @@ def report(run_dir: str) -> str:
             raise RecipeError(f"'{run_dir}' is a folder of runs; name one of them, for example {where}.")
         folder, buffer = runs.run_folder(subjects, key), runs.opened(subjects, key)
         status, run_id = run_status(folder, buffer=buffer), stored_run_id(folder)
-        names = list(dict.fromkeys((*runs.FIRST, *NUMBERS)))
+        first = runs.first_names(folder)
+        names = list(dict.fromkeys((*first, *NUMBERS)))
         frame = None if buffer is None else runs.metrics(buffer, run_id, names)
         return (
             environment()
@@ -49,7 +50,7 @@ def report(run_dir: str) -> str:
                 alarms=alarms(status, frame),
                 accuracies=_accuracies(folder),
                 outcomes={} if buffer is None else runs.outcomes(buffer, run_id),
-                charts=[] if frame is None else runs.first_charts(frame),
+                charts=[] if frame is None else runs.first_charts(frame, first),
                 rows=[] if buffer is None else _last_rollouts(buffer, run_id, status),
                 recipe=json.dumps(
                     json.loads((folder / RECIPE_FILE).read_text()), indent=1, ensure_ascii=False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from rft_data.core.lookup import suggest
 from rft_data.core.words import MetricRole
 from rft_data.reading.patience import patiently
 from rft_data.reading.run_metrics import run_metrics
+from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import RunStatus, run_status, stored_run_id
 from rft_data.web.chart import Chart, chart
 from rft_data.web.part_cache import Kept
@@ -34,9 +36,15 @@ FIRST = (
     "trainer/entropy",
     "trainer/grad_norm",
     "trainer/completions/mean_length",
+    "loop/rollout_reward",
     "loop/elapsed_s",
+    "run/heldout/pass_rate",
+    "run/heldout/reward",
+    "run/heldout/accuracy",
 )
 """Numbers that are shown first, where a run has them."""
+_OF_A_STAGE = ("loss", "grad_norm", "mean_token_accuracy", "rewards/accuracies")
+"""Those of an offline stage, over its own steps."""
 
 
 GENERATED = "generated_tokens_per_s"
@@ -115,9 +123,16 @@ def _read_metrics(buffer: Buffer, run_id: str, names: Sequence[str]) -> pd.DataF
         return None
 
 
-def first_charts(frame: pd.DataFrame) -> list[Chart]:
-    """Pictures of the numbers that are looked at first."""
-    found = [series(frame, name) for name in FIRST if name in frame.columns]
+def first_names(folder: Path) -> list[str]:
+    """The numbers of a run that are looked at first: those of its offline stages, then those of all runs."""
+    stages = json.loads((folder / RECIPE_FILE).read_text()).get("stages") or []
+    named = [f"{number}-{stage['algorithm']}" for number, stage in enumerate(stages)]
+    return [*(f"{MetricRole.TRAINER}/{stage}/{key}" for stage in named for key in _OF_A_STAGE), *FIRST]
+
+
+def first_charts(frame: pd.DataFrame, names: Sequence[str]) -> list[Chart]:
+    """Pictures of these numbers, where the run has them."""
+    found = [series(frame, name) for name in names if name in frame.columns]
     return [one for one in found if one is not None]
 
 

@@ -24,7 +24,7 @@ from trainers.models.adapters import adapter_scales, merged_model
 from trainers.models.disk import writing
 from trainers.models.weights import copy_processor, write_weights
 from trainers.offline.stage_checkpoints import StageCheckpoints
-from trainers.offline.steps_taken import note_steps
+from trainers.offline.steps_taken import note_numbers, note_steps
 from trainers.policy.finite import FiniteGradients
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Fitted:
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]
-    """Notes each step, and logs a line for each tenth of them."""
+    """Notes each step with its numbers, and logs a line for each tenth of them."""
 
     def __init__(self, label: str) -> None:
         """`label`: what the stage is called in the log."""
@@ -65,6 +65,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         if "loss" not in logs:
             return
         failpoint("stage.step")
+        note_numbers(Path(args.output_dir), _point({**logs, "step": state.global_step}))
         note_steps(Path(args.output_dir), state.global_step, state.max_steps)
         if state.global_step % max(1, state.max_steps // 10) == 0:
             log.info(

@@ -1,15 +1,21 @@
-"""How many steps a stage has taken: a small file beside its folder while it trains, to show its progress.
+"""How far a stage is while it trains: small files beside its folder, for its progress and for trackers.
 
-The run reads it where the stage trains on the run's machine; elsewhere there is none, and no count is shown.
+The run reads them where the stage trains on the run's machine; elsewhere there are none, no count is shown,
+and trackers are shown a stage's numbers when it is done.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from os import SEEK_END
 from pathlib import Path
 
 Steps = tuple[int, int]
 """Those taken, and all."""
+Numbers = list[dict[str, float]]
+"""Numbers of optimizer steps, each with its `step`, from 1."""
 
 
 def note_steps(stage: Path, taken: int, of: int) -> None:
@@ -27,11 +33,35 @@ def steps_taken(stage: Path) -> Steps | None:
         return None
 
 
+def note_numbers(stage: Path, numbers: Mapping[str, float]) -> None:
+    """Add the numbers of a step; a disk that refuses them ends no training."""
+    with suppress(OSError), _log(stage).open("a") as file:
+        file.write(json.dumps(numbers) + "\n")
+
+
+def numbers_since(stage: Path, place: int) -> tuple[Numbers, int]:
+    """The numbers written since `place`, and the place after them."""
+    try:
+        with _log(stage).open("rb") as file:
+            if file.seek(0, SEEK_END) < place:  # the stage began anew
+                place = 0
+            file.seek(place)
+            whole, end, _ = file.read().rpartition(b"\n")  # a line may be half written
+    except OSError:
+        return [], place
+    return [json.loads(line) for line in whole.splitlines()], place + len(whole) + len(end)
+
+
 def forget_steps(stage: Path) -> None:
-    """Remove the count: the stage is trained, or begins."""
-    with suppress(OSError):
-        _file(stage).unlink()
+    """Remove count and numbers: the stage is trained, or begins."""
+    for file in (_file(stage), _log(stage)):
+        with suppress(OSError):
+            file.unlink()
 
 
 def _file(stage: Path) -> Path:
     return stage.with_suffix(".steps")  # of its folder of checkpoints it is the same
+
+
+def _log(stage: Path) -> Path:
+    return stage.with_suffix(".numbers")

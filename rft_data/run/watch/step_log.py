@@ -19,7 +19,7 @@ from rft_data.core.rows import Lease, StepReport
 from rft_data.core.words import GroupOutcome, MetricRole
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.online import OnlineLoop
-from rft_data.recipe.running import Monitor
+from rft_data.recipe.monitor import Monitor
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
 from rft_data.run.watch.flat_rewards import FlatRewards

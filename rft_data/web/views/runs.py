@@ -39,8 +39,9 @@ class RunViews(View):
         if line.status is None:
             return self._page.shown("buffer.html", subject=subject, line=line)
         buffer, run_id = runs.opened(self._page.subjects, key), self._page.run_id(key)
-        names = dict.fromkeys((*runs.FIRST, *NUMBERS))
-        frame = None if buffer is None else runs.metrics(buffer, run_id, list(names))
+        first = runs.first_names(runs.run_folder(self._page.subjects, key))
+        names = list(dict.fromkeys((*first, *NUMBERS)))
+        frame = None if buffer is None else runs.metrics(buffer, run_id, names)
         return self._page.shown(
             "run.html",
             subject=subject,
@@ -48,7 +49,7 @@ class RunViews(View):
             has_buffer=buffer is not None,
             follow=follow,
             alarms=alarms(line.status, frame),
-            charts=[] if frame is None else runs.first_charts(frame),
+            charts=[] if frame is None else runs.first_charts(frame, first),
             names=runs.last_numbers(line.status),
             outcomes={} if buffer is None else runs.outcomes(buffer, run_id),
             run_id=run_id,

@@ -1,6 +1,7 @@
 """Explore, train and evaluate as runs of their own, at different times, with every part real."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ experience_ops:
   - grpo_advantage_mapper: {}
 """
 EXPLORE = COMMON + "{model}" + "{tasks}" + "{operators}" + "selector: {{use: shuffle}}\ngroups: {groups}\n"
+WATCHED = "monitor: {{trackers: [tensorboard]}}\n"
 TRAIN = COMMON + "{model}" + "{operators}" + "explored_by: looking\ngroup_size: 2\nstages:\n{stage}"
 STAGE = "  - {algorithm: grpo, groups_per_step: 2, steps: 3, checkpoint_every: 2}\n"
 EVAL = COMMON + "{tasks}" + "models: ['{models}']\nevaluation: {{limit: 4}}\n"
@@ -61,6 +63,18 @@ def recipe(root: Path, template: str, name: str, mode: str, **values: object):
     path = root / f"{name}.yaml"
     path.write_text(template.format(root=root, name=name, mode=mode, **{**PARTS, **values}))
     return load_recipe(path)
+
+
+def metrics_of(root: Path, run_id: str) -> list[tuple[int, str, str, float]]:
+    """Step, role, key and value of every number of a run."""
+    with Buffer(root / "buffer", read_only=True) as buffer:
+        rows = buffer.read("metrics").to_pylist()
+    return [(row["step"], row["role"], row["key"], row["value"]) for row in rows if row["run_id"] == run_id]
+
+
+def shown_by_tensorboard(folder: Path) -> bytes:
+    """The event files of a run."""
+    return b"".join(file.read_bytes() for file in (folder / "tensorboard" / "by_step").glob("*tfevents*"))
 
 
 class OwnEngine(TransformersEngine):
@@ -92,9 +106,17 @@ def test_a_refused_recipe_leaves_no_model_for_the_next_one(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: Path) -> None:
-    assert run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=4))["groups"]["ready"] == 4
+    watched = EXPLORE + WATCHED
+    assert run_recipe(recipe(tmp_path, watched, "looking", "explore", groups=4))["groups"]["ready"] == 4
     explored = run_recipe(load_run(tmp_path / "looking", ["groups=6"]))
     assert explored["groups"]["ready"] == 6
+    found = metrics_of(tmp_path, "looking")
+    assert {step for step, *_ in found} == {3, 5}, "one record a checkpoint: groups that are closed, from 0"
+    last = {(role, key): value for step, role, key, value in found if step == 5}
+    assert (last["sampler", "ready"], last["loop", "residual"], last["loop", "policy_version"]) == (6, 0, 0)
+    assert 0 < last["loop", "groups_per_s"] < math.inf
+    assert 0 <= last["loop", "rollout_reward"] <= 1
+    assert b"train/loop/groups_per_s" in shown_by_tensorboard(tmp_path / "looking")
     with pytest.raises(RecipeError, match="left 6 uses of groups that may be trained on; 4 steps of 2"):
         run_recipe(recipe(tmp_path, TRAIN, "greedy", "train", stage=STAGE.replace("steps: 3", "steps: 4")))
     trained = run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
@@ -119,7 +141,7 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     compared = run_recipe(recipe(tmp_path, EVAL, "comparing", "eval", models=namesakes))
     assert {Path(name).parts[-3] for name in compared["heldout_accuracy"]} == {"learning", "learning-again"}
     folders = f"{tmp_path}/learning/checkpoints/checkpoint-*"
-    template = EVAL + SHAPED
+    template = EVAL + SHAPED + WATCHED
     measured = run_recipe(recipe(tmp_path, template, "measuring", "eval", models=folders))
     steps = [int(name.rsplit("-", 1)[1]) for name in measured["heldout_accuracy"]]
     assert steps == [2, 3]
@@ -130,6 +152,11 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     shown = [one["reward"] for one in measured["heldout_reward"].values()]
     assert sum(shown) / 2 == sum(stored) / 8 + 0.5, "the operators' half point"
     assert json.loads((tmp_path / "measuring" / "summary.json").read_text()) == measured
+    recorded = {
+        step: value for step, _, key, value in metrics_of(tmp_path, "measuring") if key == "heldout/pass_rate"
+    }
+    assert recorded == dict(enumerate(measured["heldout_accuracy"].values()))
+    assert b"eval/reward" in shown_by_tensorboard(tmp_path / "measuring")
 
 
 def test_training_on_what_nobody_explored_is_refused(tmp_path: Path) -> None:
@@ -139,9 +166,12 @@ def test_training_on_what_nobody_explored_is_refused(tmp_path: Path) -> None:
         assert buffer.counts()["runs"] == 0
 
 
-def test_an_eval_recipe_without_operators_keeps_its_hash(tmp_path: Path) -> None:
+def test_a_recipe_without_operators_or_trackers_keeps_its_hash(tmp_path: Path) -> None:
     saved = recipe(tmp_path, EVAL, "measuring", "eval", models="m").saved()
-    assert "experience_ops" not in saved
+    assert not {"experience_ops", "monitor"} & set(saved)
+    assert "monitor" not in recipe(tmp_path, EXPLORE, "looking", "explore", groups=2).saved()
+    with pytest.raises(RecipeError, match="of mode 'eval' has none: leave it out"):
+        recipe(tmp_path, EVAL + "monitor: {{prometheus_port: 9}}\n", "measuring", "eval", models="m")
 
 
 def test_evaluating_no_model_is_refused(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from rft_data.recipe import load_recipe
 from rft_data.recipe.imports import Import
 from rft_data.run.imports import import_sources
 from rft_data.run.start import run_recipe
+from rft_data.web.report import report
 from tests.gsm8k import needs_full
 from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks
 from tests.rft_data.run.test_online import write_recipe as write_online
@@ -149,6 +150,9 @@ def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(
     assert measured == [figures["accuracy"] for figures in found.values()]
     [events] = (stored / "run" / "tensorboard" / "1-dpo").glob("*tfevents*")
     assert b"train/1-dpo/loss" in events.read_bytes()
+    page = report(str(stored / "run"))
+    shown = [f"trainer/{name}/loss" for name in ("0-sft", "1-dpo", "2-reward_model", "3-kto")]
+    assert [one for one in [*shown, "run/heldout/accuracy"] if one not in page] == []
     assert run_recipe(load_recipe(write(stored))) == summary  # it is complete
 
 

@@ -22,7 +22,7 @@ from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
 from trainers.offline import stage_checkpoints
 from trainers.offline.sft import sft_dataset, train_sft
-from trainers.offline.steps_taken import steps_taken
+from trainers.offline.steps_taken import numbers_since, steps_taken
 
 Rows = Callable[..., pa.Table]
 
@@ -84,6 +84,9 @@ def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: P
     rows = list(sft_dataset(table, AutoTokenizer.from_pretrained(model_path)))
     metrics = train_sft(model_path, table, tmp_path, options=OPTIONS, seed=0).metrics
     assert steps_taken(tmp_path) == (4, 4)
+    written = numbers_since(tmp_path, 0)[0]
+    assert [one["step"] for one in written] == [1.0, 2.0, 3.0, 4.0]
+    assert written[0]["loss"] == metrics["loss_first"]
     assert metrics["loss_first"] == pytest.approx(hand_loss(model_path, rows), rel=1e-6)
     assert metrics["loss_last"] < metrics["loss_first"]
     assert metrics["steps"] == 4.0
