@@ -195,7 +195,10 @@ def _prompt_hint(section: Taskset, report: TasksetReport) -> str:
     possible = possible_prompts(report.columns)
     if section.prompt is not None or not possible:
         return ""
-    return f"\nColumns that could be the prompt: {', '.join(possible)}"
+    return (
+        f"\nColumns that could be the prompt: {', '.join(possible)}; name one: 'prompt: COLUMN' in the "
+        "taskset, or --prompt COLUMN here"
+    )
 
 
 def _judged(

@@ -260,7 +260,7 @@ def test_what_cannot_feed_a_run_says_what_to_write(tmp_path: Path) -> None:
     odd = write(tmp_path / "odd.jsonl", {"frage": "1+1?", "antwort": "2", "n": 3})
     [problem] = checked(odd, code=1)["tasksets"][0]["problems"]
     assert "'prompt: COLUMN'" in problem
-    assert "Columns that could be the prompt: frage, antwort" in problem
+    assert "Columns that could be the prompt: frage, antwort; name one: 'prompt: COLUMN'" in problem
     assert "gives no tasks" in checked(write(tmp_path / "none.jsonl"), code=1)["tasksets"][0]["problems"][0]
     assert "there is no file" in checked(str(tmp_path / "x.csv"), code=1)["tasksets"][0]["problems"][0]
     done = rft("data", "check", odd, "--answer", "antwort")
