@@ -21,28 +21,30 @@ def hub_asked_once(recipe: Recipe) -> Iterator[list[str]]:
 
     Within the block its client then looks into its cache alone, so that nothing waits for it again.
     """
-    hub = need("huggingface_hub", "train", "a model or a dataset of the Hugging Face hub")
+    need("huggingface_hub", "train", "a model or a dataset of the Hugging Face hub")
+    from huggingface_hub import constants  # it loads its parts when they are asked for by name
+
     why = contacts(recipe).get(HUB_HOST)
-    if why is None or hub.constants.HF_HUB_OFFLINE or (silence := _silence(hub)) is None:
+    if why is None or constants.HF_HUB_OFFLINE or (silence := _silence(constants.ENDPOINT)) is None:
         yield []
         return
     before = os.environ.get("HF_HUB_OFFLINE")
-    _set_offline(hub, True)
+    _set_offline(True)
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         yield [
-            f"{hub.constants.ENDPOINT} {silence}, and the recipe needs it: {why}. What comes from there "
+            f"{constants.ENDPOINT} {silence}, and the recipe needs it: {why}. What comes from there "
             "is looked for in its cache alone; mend the network (HTTPS_PROXY, HF_ENDPOINT), or give a folder"
         ]
     finally:
-        _set_offline(hub, False)
+        _set_offline(False)
         if before is None:
             del os.environ["HF_HUB_OFFLINE"]
         else:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
-def _silence(hub: object) -> str | None:
+def _silence(endpoint: str) -> str | None:
     """Why the hub cannot be reached; None if it answered, whatever it said."""
     import httpx  # huggingface_hub brings it
 
@@ -50,7 +52,7 @@ def _silence(hub: object) -> str | None:
 
     def ask() -> None:
         try:
-            httpx.head(hub.constants.ENDPOINT, timeout=_PATIENCE_S)  # type: ignore[attr-defined]
+            httpx.head(endpoint, timeout=_PATIENCE_S)
             said[0] = None
         except httpx.HTTPError as err:
             said[0] = f"cannot be reached ({type(err).__name__}: {err})"
@@ -62,7 +64,9 @@ def _silence(hub: object) -> str | None:
     return said[0]
 
 
-def _set_offline(hub: object, offline: bool) -> None:
-    hub.constants.HF_HUB_OFFLINE = offline  # type: ignore[attr-defined]
+def _set_offline(offline: bool) -> None:
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = offline
     if (datasets := sys.modules.get("datasets.config")) is not None:
         datasets.HF_HUB_OFFLINE = offline  # type: ignore[attr-defined]
