@@ -45,15 +45,16 @@ def hub_asked_once(recipe: Recipe) -> Iterator[list[str]]:
 
 
 def _silence(endpoint: str) -> str | None:
-    """Why the hub cannot be reached; None if it answered, whatever it said."""
+    """Why the hub cannot be reached; None if it answered."""
     import httpx  # huggingface_hub brings it
 
     said: list[str | None] = [f"did not answer within {_PATIENCE_S:g} s"]
 
     def ask() -> None:
         try:
-            httpx.head(endpoint, timeout=_PATIENCE_S)
-            said[0] = None
+            answer = httpx.head(endpoint, timeout=_PATIENCE_S)
+            # its client tries again and again where a proxy says so
+            said[0] = f"answers with {answer.status_code}" if answer.is_server_error else None
         except httpx.HTTPError as err:
             said[0] = f"cannot be reached ({type(err).__name__}: {err})"
 
