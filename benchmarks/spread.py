@@ -2,17 +2,20 @@
 
 A list of operators that take processor time (Data-Juicer's, over long texts), in this process, in one task of
 Ray Data at a time and in several; all have warm processes, as a long pass has. The result has to be the same,
-row for row. Without an address a cluster of this machine is started.
+row for row. Without an address a cluster of this machine is started. Beside it: as many bare processes, each
+with its share of the rows, which is what this machine's processors can give at most.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import time
 from collections.abc import Sequence
 from importlib import metadata
+from multiprocessing.pool import Pool
 from statistics import median
 
 import pyarrow as pa
@@ -27,8 +30,11 @@ OPERATORS = [
     {"character_repetition_filter": {"rep_len": 10, "max_ratio": 0.9}},
     {"word_repetition_filter": {"rep_len": 5, "max_ratio": 0.9}},
 ]
+LOCAL, PROCESSES, ONE, SEVERAL = "local", "bare processes", "one task in Ray Data", "tasks in Ray Data"
 AT_LEAST = 1.6
-"""Bar of both ratios with two workers, on a machine with two quiet cores."""
+"""Bar of two workers against none and against one, where two processors do twice as much as one."""
+OF_LIMIT = 0.8
+"""Bar against bare processes: the same share of what is possible, where processors share a core or a host."""
 
 
 def texts(rows: int, words: int) -> pa.Table:
@@ -49,6 +55,20 @@ def timed(table: pa.Table, spread: int) -> tuple[float, Verdicts]:
     return seconds, found
 
 
+def passed(table: pa.Table) -> int:
+    """One pass in this process; the rows that are left. What a bare process does."""
+    return int(timed(table, 0)[1].table.num_rows)
+
+
+def in_processes(pool: Pool, table: pa.Table, workers: int) -> tuple[float, int]:
+    """Seconds of one pass by bare processes with an equal share each, and the rows that are left."""
+    size = -(-len(table) // workers)
+    shares = [table.slice(start, size).combine_chunks() for start in range(0, len(table), size)]
+    began = time.perf_counter()
+    rows = sum(pool.map(passed, shares, chunksize=1))
+    return time.perf_counter() - began, rows
+
+
 def same(one: Verdicts, other: Verdicts) -> bool:
     """Whether two passes kept the same rows with the same values, and lost others for the same reasons."""
     losses = [[(r.name, r.dropped, r.quarantined) for r in found.reports] for found in (one, other)]
@@ -64,32 +84,56 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args(argv)
     prepare_process()
+    os.environ.setdefault("RAY_worker_niceness", "0")  # noqa: SIM112 - so Ray names it; it would give way to all
     rows, words = (256, 50) if arguments.quick else (8000, 400)
     table = texts(rows, words)
     mine = connect(arguments.address)
-    seconds: dict[int, list[float]] = {0: [], 1: [], arguments.workers: []}
-    equal = True
     try:
-        timed(table.slice(0, 64 * arguments.workers), arguments.workers)  # its processes import the operators
-        timed(table.slice(0, 64), 0)
-        for _ in range(1 if arguments.quick else arguments.rounds):
-            passes = {workers: timed(table, workers) for workers in seconds}
-            for workers, (took, found) in passes.items():
-                seconds[workers].append(took)
-                equal = equal and same(passes[0][1], found)
+        with multiprocessing.get_context("spawn").Pool(arguments.workers, prepare_process) as pool:
+            seconds, equal = measured(
+                table, pool, arguments.workers, 1 if arguments.quick else arguments.rounds
+            )
     finally:
         if mine:
             need("ray", "ray", "this benchmark").shutdown()
-    for workers, values in seconds.items():
-        name = f"{workers} in Ray Data" if workers else "local"
-        print(f"{name:<16}{rows} rows of {words} words in {median(values):.2f} s")
+    for name, values in seconds.items():
+        print(f"{name:<22}{rows} rows of {words} words in {median(values):.2f} s")
+    limit = ratio(seconds[LOCAL], seconds[PROCESSES])
+    print(f"{arguments.workers} bare processes do {limit:.2f} times as much as one here: that is the limit")
     bars = [
-        Bar("ray_data_vs_local", ratio(seconds[0], seconds[arguments.workers]), AT_LEAST),
-        Bar("ray_data_vs_one_worker", ratio(seconds[1], seconds[arguments.workers]), AT_LEAST),
+        Bar("ray_data_vs_local", ratio(seconds[LOCAL], seconds[SEVERAL]), AT_LEAST),
+        Bar("ray_data_vs_one_worker", ratio(seconds[ONE], seconds[SEVERAL]), AT_LEAST),
+        Bar("ray_data_vs_bare_processes", ratio(seconds[PROCESSES], seconds[SEVERAL]), OF_LIMIT),
         Bar("same_rows", float(equal), 1.0),
     ]
-    figures = {"seconds": seconds, "rows": rows, "workers": arguments.workers, "load": os.getloadavg()[0]}
+    figures = {
+        "seconds": seconds,
+        "rows": rows,
+        "workers": arguments.workers,
+        "bare_processes_vs_local": limit,
+        "load": os.getloadavg()[0],
+    }
     finish(bars, {name: metadata.version(name) for name in ("rft-data", "ray", "py-data-juicer")}, figures)
+
+
+def measured(table: pa.Table, pool: Pool, workers: int, rounds: int) -> tuple[dict[str, list[float]], bool]:
+    """Seconds of each way in each round, and whether every way left the same rows."""
+    timed(table.slice(0, 64 * workers), workers)  # its processes import the operators
+    timed(table.slice(0, 64), 0)
+    in_processes(pool, table.slice(0, 64 * workers), workers)
+    seconds: dict[str, list[float]] = {name: [] for name in (LOCAL, PROCESSES, ONE, SEVERAL)}
+    equal = True
+    for _ in range(rounds):
+        took, wanted = timed(table, 0)
+        seconds[LOCAL].append(took)
+        took, rows = in_processes(pool, table, workers)
+        seconds[PROCESSES].append(took)
+        equal = equal and rows == len(wanted.table)
+        for name, tasks in ((SEVERAL, workers), (ONE, 1)):
+            took, found = timed(table, tasks)
+            seconds[name].append(took)
+            equal = equal and same(wanted, found)
+    return seconds, equal
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
