@@ -201,6 +201,18 @@ def started_run(
     return home.start(*rft, *SPREAD, way, *changes, log=f"{folder}.out", RAY_ADDRESS=cluster)
 
 
+def ended(nodes: Nodes, run: subprocess.Popen[bytes], folder: str) -> None:
+    """Wait for a run in `folder` to end well; else the test fails with what the run said until then."""
+    try:
+        code = run.wait(400)
+    except subprocess.TimeoutExpired as late:
+        log = nodes[0].file(f"{folder}/run/log.txt")
+        late.add_note(nodes[0].file(f"{folder}.out").read_text())
+        late.add_note(log.read_text() if log.exists() else "the run has no log yet")
+        raise
+    assert code == 0, nodes[0].file(f"{folder}.out").read_text()
+
+
 def copied_run(nodes: Nodes, folder: str, to: Path) -> str:
     """Copy a run's folder out of the first node, and return its log."""
     shutil.copytree(nodes[0].file(f"{folder}/run"), to / "run")
@@ -208,9 +220,9 @@ def copied_run(nodes: Nodes, folder: str, to: Path) -> str:
 
 
 def test_run_over_three_nodes_without_a_common_folder(nodes: Nodes, cluster: str, tmp_path: Path) -> None:
-    home, second, third = nodes.all
+    _, second, third = nodes.all
     run = started_run(nodes, cluster, "spread", steps=2, transport="auto")
-    assert run.wait(400) == 0, home.file("spread.out").read_text()
+    ended(nodes, run, "spread")
     said = copied_run(nodes, "spread", tmp_path)
     check_books(tmp_path, steps=2)
     assert second.file("spread/run/checkpoints/checkpoint-2/trainer_state.json").is_file()
@@ -235,7 +247,7 @@ def test_run_of_adapters_goes_on_when_the_killed_node_of_its_explorers_is_back(
     wait_for(lambda: "is started again" in log.read_text() or run.poll() is not None, 120)
     nodes.add(3)
     nodes[2].start_ray(home, cpus=CPUS[2])
-    assert run.wait(400) == 0, home.file("killed.out").read_text()
+    ended(nodes, run, "killed")
     said = copied_run(nodes, "killed", tmp_path)
     assert said.count("is started again") >= 2, "both explorers were there"
     check_books(tmp_path, steps=12)
