@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args(argv)
     prepare_process()
-    os.environ.setdefault("RAY_worker_niceness", "0")  # noqa: SIM112 - so Ray names it; it would give way to all
+    os.environ.setdefault("RAY_worker_niceness", "0")  # it would give way to all others
     rows, words = (256, 50) if arguments.quick else (8000, 400)
     table = texts(rows, words)
     mine = connect(arguments.address)
