@@ -1,9 +1,8 @@
-"""`python -m benchmarks.capture [--quick] [--parts speed,soak,kill,scripted] [--rounds 5]`.
+"""`python -m benchmarks.capture [--quick] [--parts speed,soak,kill,scripted] [--pairs 60]`.
 
-`speed`: the same chat requests to `rft serve` and to vLLM's own server with the same options, in turn, both
-running; the median of ratios within rounds counts. `soak`: trajectories whose clients come and go, of a
-server that is killed and started again. `kill`: SIGKILL amid trajectories that end. `scripted`: agents of ten
-turns around no engine.
+`speed`: the same chat requests to `rft serve` and to vLLM's own server with the same options; see `speed.py`.
+`soak`: trajectories whose clients come and go, of a server that is killed and started again. `kill`: SIGKILL
+amid trajectories that end. `scripted`: agents of ten turns around no engine.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import time
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from benchmarks.capture import clients, scripted
-from benchmarks.capture.servers import free_port, rft_serve, vllm_serve
+from benchmarks.capture.servers import free_port, rft_serve
+from benchmarks.capture.speed import AT_ONCE, speed
 from benchmarks.report import Bar, finish
 from explorers.capture.journal import Journal
 from explorers.capture.store import TrajectoryStore
@@ -34,7 +33,6 @@ from trainers.models.tiny_model import build_tiny_model
 SHAPE: dict[str, Any] = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 1536}
 """27 million parameters."""
 TINY: dict[str, Any] = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "intermediate_size": 128}
-AT_ONCE, TOKENS = 32, 48
 _BOUNDS = {
     "served_tokens_per_s_vs_vllm_serve": (0.95, False),
     "capture_ms_per_request": (2.0, True),
@@ -45,29 +43,6 @@ _BOUNDS = {
     "soak_failed": (0.0, True),
     "soak_untyped": (0.0, True),
 }
-
-
-def speed(model: Path, folder: Path, threads: int, rounds: int, requests: int) -> dict[str, float]:
-    """Tokens a second of both servers, and the median of their ratios."""
-    with (
-        rft_serve(model, folder / "ours", threads) as ours,
-        vllm_serve(model, folder / "theirs", threads) as it,
-    ):
-        one = asyncio.run(clients.opened(ours.address))
-        places = {"ours": (one["base_url"], one["key"]), "vllm": (f"{it.address}/v1", "none")}
-        rates: dict[str, list[float]] = {name: [] for name in places}
-        for turn in range(rounds + 1):
-            for name in places if turn % 2 else reversed(places):
-                url, key = places[name]
-                rate = asyncio.run(clients.tokens_per_s(url, key, requests, AT_ONCE, TOKENS))
-                if turn:  # the first round warms up
-                    rates[name].append(rate)
-    ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["vllm"], strict=True)]
-    return {
-        "served_tokens_per_s": median(rates["ours"]),
-        "vllm_tokens_per_s": median(rates["vllm"]),
-        "served_tokens_per_s_vs_vllm_serve": median(ratios),
-    }
 
 
 def soak(model: Path, folder: Path, threads: int, trajectories: int, kills: int) -> dict[str, float]:
@@ -159,7 +134,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capture", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and few: does it run at all")
     parser.add_argument("--parts", default="speed,soak,kill,scripted")
-    parser.add_argument("--rounds", type=int, default=5, help="of `speed`")
+    parser.add_argument("--pairs", type=int, default=60, help="of bursts in `speed`")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args(argv)
     quick, parts, threads = arguments.quick, arguments.parts.split(","), arguments.threads
@@ -169,8 +144,7 @@ def main(argv: list[str] | None = None) -> None:
         model = build_tiny_model(folder / "large", seed=0, **(TINY if quick else SHAPE))
         small = build_tiny_model(folder / "small", seed=0, **TINY)
         if "speed" in parts:
-            rounds, requests = (1, 32) if quick else (arguments.rounds, 128)
-            figures |= speed(model, folder / "speed", threads, rounds, requests)
+            figures |= speed(model, folder / "speed", threads, 2 if quick else arguments.pairs)
             print({name: round(value, 3) for name, value in figures.items()}, flush=True)
         if "scripted" in parts:
             plain, thinking = (scripted.agents(4 if quick else 64, thinks=thinks) for thinks in (False, True))

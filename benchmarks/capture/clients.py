@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,27 +34,18 @@ class Told:
     """Trajectories that clients are done with."""
 
 
-async def tokens_per_s(base_url: str, key: str, requests: int, at_once: int, tokens: int) -> float:
-    """Tokens a second of chat requests of which `at_once` run together."""
-    gate, sampled = asyncio.Semaphore(at_once), 0
-
-    async def one(http: httpx.AsyncClient, number: int) -> int:
-        body = {"model": "tiny", "max_tokens": tokens, "messages": _ask(number)}
-        async with gate:
-            answer = await http.post("/chat/completions", json=body)
-        answer.raise_for_status()
-        return int(answer.json()["usage"]["completion_tokens"])
-
+async def asked_tokens(http: httpx.AsyncClient, place: tuple[str, str], number: int, tokens: int) -> int:
+    """Tokens of the answer to one chat request; `place`: base URL and key."""
+    url, key = place
+    body = {"model": "tiny", "max_tokens": tokens, "messages": _ask(number)}
     headers = {"authorization": f"Bearer {key}"}
-    async with _client(base_url, at_once, headers) as http:
-        began = time.perf_counter()
-        sampled = sum(await asyncio.gather(*(one(http, number) for number in range(requests))))
-        return sampled / (time.perf_counter() - began)
+    answer = await http.post(f"{url}/chat/completions", json=body, headers=headers)
+    return int(answer.raise_for_status().json()["usage"]["completion_tokens"])
 
 
 async def opened(address: str) -> dict[str, Any]:
     """A new trajectory."""
-    async with _client(address, 1, OWNER) as http:
+    async with client(address, 1, OWNER) as http:
         answer: dict[str, Any] = (await http.post("/trajectories", json={})).raise_for_status().json()
         return answer
 
@@ -64,7 +54,7 @@ async def come_and_go(address: str, told: Told, trajectories: int, seed: int, at
     """So many trajectories of two turns each; of the requests a quarter is given up at a random time, and of
     the streams another one is left after a piece. A client whose server is killed gives its trajectory up."""
     gate, dice = asyncio.Semaphore(at_once), random.Random(seed)  # noqa: S311
-    async with _client(address, 2 * at_once, OWNER) as http:
+    async with client(address, 2 * at_once, OWNER) as http:
 
         async def one(number: int) -> None:
             async with gate:
@@ -102,7 +92,7 @@ async def until_killed(address: str, told: Told, at_once: int) -> None:
             await _trajectory(http, await _opened(http, told), number, dice, told, patient=True)
             number += at_once
 
-    async with _client(address, 2 * at_once, OWNER) as http:
+    async with client(address, 2 * at_once, OWNER) as http:
         done = await asyncio.gather(*(one(http, first) for first in range(at_once)), return_exceptions=True)
     for err in done:
         if not isinstance(err, httpx.HTTPError):
@@ -175,7 +165,8 @@ def _ask(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{number} + 0 ="}]
 
 
-def _client(base_url: str, connections: int, headers: dict[str, str]) -> httpx.AsyncClient:
+def client(base_url: str, connections: int, headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
+    """A client with so many connections at most."""
     # a connection that the server is about to close, after 5 s, is not used again
     limits = httpx.Limits(max_connections=connections, keepalive_expiry=2.0)
     return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=300, trust_env=False, limits=limits)

@@ -71,6 +71,11 @@ class CapturedApp:
         return len(list(self._opened.trajectory.turns))
 
     @property
+    def held(self) -> int:
+        """Tokens that its rows have so far."""
+        return self._opened.trajectory.held
+
+    @property
     def end(self) -> RolloutEnd | None:
         """The limit that ended the rollout."""
         return self._opened.trajectory.end

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from explorers.capture.nested import ANY as _ANY
+from explorers.capture.nested import inner_fields
 from rft_data.core.errors import RowError
 from rft_data.core.protocols import Sampling
 from rft_data.core.text import shown
 
-_ANY: tuple[object, ...] = ()
 _OFF: tuple[object, ...] = (0, 0.0, False, "", [], {})
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "top_p": (1, 1.0),
@@ -114,11 +115,9 @@ def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> 
     for name, value in body.items():
         if value is None:
             continue
-        if name not in known:
-            raise Refused(
-                name, f"'{shown(name)}' is not supported here, so it would be ignored; leave it out."
-            )
-        _check_value(name, value, known[name])
+        _check_value(name, value, known.get(name))
+    for place, value, allowed in inner_fields(route, body):
+        _check_value(place, value, allowed)
     given = body.get("temperature")
     if given is not None and given != sampling.temperature:
         raise Refused(
@@ -153,24 +152,43 @@ def asks_for_grammar(body: Mapping[str, object]) -> bool:
     choice = choice.get("type") if isinstance(choice, Mapping) else choice  # Anthropic's form
     asked = [body.get(name) for name in _GRAMMARS]
     asked.append(text.get("format") if isinstance(text, Mapping) else None)
-    return choice not in (None, "none", "auto") or any(one not in (None, {"type": "text"}) for one in asked)
+    if choice not in (None, "none", "auto") or asks_for_strict_calls(body):
+        return True
+    return any(one not in (None, {"type": "text"}) for one in asked)
 
 
-def _check_value(name: str, value: object, allowed: tuple[object, ...]) -> None:
+def asks_for_strict_calls(body: Mapping[str, object]) -> bool:
+    """Whether calls of some tool are to follow its schema, which some parsers have no grammar for."""
+    return body.get("tool_choice") != "none" and any(map(_is_strict, _listed(body.get("tools"))))
+
+
+def _is_strict(tool: object) -> bool:
+    inside = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return isinstance(inside, Mapping) and inside.get("strict") is True
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _check_value(name: str, value: object, allowed: tuple[object, ...] | None) -> None:
+    """Raises: Refused for a value that is not `allowed`; None: the field is not known."""
+    if allowed is None:
+        raise Refused(name, f"'{shown(name)}' is not supported here, so it would be ignored; leave it out.")
     if allowed and not any(type(value) is type(one) and value == one for one in allowed):
         wanted = " or ".join(sorted({repr(one) for one in allowed})) if allowed is not _OFF else "nothing"
         raise Refused(
             name,
-            f"'{name}' is {shown(repr(value))}, which cannot be honoured: the tokens would not be sampled "
-            f"from the distribution that is trained, or it would be ignored. Leave it out (or say {wanted}).",
+            f"'{shown(name)}' is {shown(repr(value))}, which cannot be honoured: the tokens would not be "
+            "sampled from the distribution that is trained, or it would be ignored. Leave it out (or say "
+            f"{wanted}).",
         )
 
 
 def _check_parts(body: Mapping[str, object]) -> None:
     """Raises: Refused for content that is no text."""
     for name in ("messages", "input"):
-        turns = body.get(name)
-        for place, message in enumerate(turns if isinstance(turns, list) else ()):
+        for place, message in enumerate(_listed(body.get(name))):
             content = message.get("content") if isinstance(message, Mapping) else None
             for part in content if isinstance(content, list) else ():
                 kind = part.get("type") if isinstance(part, Mapping) else None

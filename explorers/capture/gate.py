@@ -14,7 +14,14 @@ from explorers.capture.answers import refuse
 from explorers.capture.asgi import App, Receive, Scope, Send, bearer, replayed
 from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.capture import Capture, Open
-from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
+from explorers.capture.fields import (
+    ROUTES,
+    Refused,
+    asks_for_grammar,
+    asks_for_strict_calls,
+    check_fields,
+    says_limit,
+)
 from explorers.capture.openai_app import AppArguments, openai_app
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.engines.vllm_engine import VllmEngine
@@ -107,6 +114,7 @@ class Gate:
             tools=body.get("tools") if chat and body.get("tool_choice") != "none" else None,
             limited=says_limit(body),
             ids=body.get("return_token_ids") is True,
+            strict=asks_for_strict_calls(body),
         )
 
 

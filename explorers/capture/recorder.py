@@ -81,6 +81,10 @@ class Recorder:
         self, ids: list[int], params: SamplingParams, asked: Asked, cost: RequestCost
     ) -> AsyncGenerator[RequestOutput, None]:
         """Begin a request's turns, and end them: those that were not sampled whole leave no trace."""
+        if asked.strict and params.structured_outputs is None:
+            raise ValueError(
+                "'tools.strict' cannot be honoured: the tool parser has no grammar; leave it out."
+            )
         trajectory, most = asked.trajectory, _most(params, asked)
         begun = trajectory.begin(ids, asked, params.n, most)
         choices = [_Choice(number, turn) for number, turn in enumerate(begun)]

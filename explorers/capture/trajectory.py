@@ -37,6 +37,8 @@ class Asked:
     """Whether the client says how many tokens may be sampled."""
     ids: bool = False
     """Whether the client wants token ids."""
+    strict: bool = False
+    """Whether calls of some tool are to follow its schema."""
 
 
 ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)

@@ -18,6 +18,7 @@ from explorers.conversations.rollout_app import MODEL, OVER
 from rft_data.core.errors import RftError, RowError
 from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience, Task
+from rft_data.core.text import shown
 from rft_data.core.words import RolloutEnd
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ _NO_ROUTE = (
     "there is no such route here; POST /v1/chat/completions or /v1/completions. vLLM's own server has "
     "/v1/responses and /v1/messages too: with the engine vllm, say explorer.workflow.args.server: vllm."
 )
-_UNREAD = ("metadata", "store", "service_tier", "stream_options", "prompt_cache_key", "safety_identifier")
-"""Fields that change nothing of what is sampled, or that are honoured here."""
+_UNREAD = ("metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
+"""Fields that change nothing of what is sampled."""
+_USAGE = "include_usage"
 
 
 Create: TypeAlias = "Callable[..., Coroutine[object, None, ChatCompletion | Completion]]"
@@ -76,6 +78,11 @@ class LookApp:
     def turns(self) -> int:
         """Turns sampled so far."""
         return self._look.model.turns
+
+    @property
+    def held(self) -> int:
+        """Tokens that its rows have so far."""
+        return self._look.model.held
 
     @property
     def end(self) -> RolloutEnd | None:
@@ -120,7 +127,7 @@ class LookApp:
         try:
             asked = _asked(raw)
             streams = asked.pop("stream", None) is True
-            usage = inside(asked.get("stream_options"), "include_usage") is True
+            usage = _usage_asked(asked.pop("stream_options", None))
             for name in _UNREAD:
                 asked.pop(name, None)
             choices = await self._unless_gone(_choices(create, asked), receive)
@@ -196,6 +203,14 @@ def _asked(raw: bytes) -> dict[str, object]:
     if needed not in found:
         raise RowError("the request has neither 'messages' nor 'prompt'.")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _usage_asked(options: object) -> bool:
+    """What `stream_options` say of usage. Raises: RowError for another option."""
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if name != _USAGE and value not in (None, False):
+            raise RowError(f"'stream_options.{shown(str(name))}' is not supported here; leave it out.")
+    return inside(options, _USAGE) is True
 
 
 async def _choices(create: Create, asked: dict[str, object]) -> list[ChatCompletion | Completion]:

@@ -33,11 +33,13 @@ class Model(RecordingModel):
         *,
         tokenizer_hash: str = "",
         budget: int | None = None,
+        room: int | None = None,
         policy: TemplatePolicy = TemplatePolicy.FORK,
     ) -> None:
-        """`budget`: most tokens that the whole rollout may sample, None: no limit; `policy`: what is done
-        where the template renders history in another way than it was sampled."""
-        super().__init__(sampling, tokenizer_hash, budget)
+        """`budget`: most tokens that the whole rollout may sample, `room`: that its rows may have, None: no
+        limit; `policy`: what is done where the template renders history in another way than it was sampled.
+        """
+        super().__init__(sampling, tokenizer_hash, budget, room)
         self._engine = engine
         self._template = template
         self._policy = policy

@@ -26,7 +26,7 @@ _OVERLONG = "This model's maximum context length is exceeded"
 """How an endpoint says it, by which programs know it."""
 _NOTHING: tuple[object, ...] = (None, "auto", {}, [], ())
 """Values with which an argument asks for nothing."""
-_UNREAD = ("logprobs", "top_logprobs", "timeout", "extra_headers", "user", "parallel_tool_calls")
+_UNREAD = ("timeout", "extra_headers", "user")
 """Arguments that change nothing of what is sampled."""
 
 
@@ -118,12 +118,16 @@ def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> AskedLimits:
     rest = dict(asked)
     most = [rest.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
     stop = rest.pop("stop", None) or ()
-    known = {"n": 1, "temperature": sampling.temperature, "top_p": 1.0, "stream": False}
+    known = {
+        "n": 1, "temperature": sampling.temperature, "top_p": 1.0, "stream": False,
+        "logprobs": False, "top_logprobs": 0, "parallel_tool_calls": True,
+    }  # fmt: skip
     for name, value in rest.items():
         if name not in _UNREAD and value not in _NOTHING and value != known.get(name, _NOTHING):
             raise RowError(
-                f"the program asks the model for {name}={value!r}, and rows are of one distribution, the "
-                f"recipe's; leave it out there, or set it in explorer."
+                f"the program asks the model for {name}={value!r}, which cannot be honoured: rows are of one "
+                "distribution, the recipe's, and answers are texts and calls as they were sampled; leave it "
+                "out there, or set it in explorer."
             )
     return {
         "max_tokens": next((one for one in most if one is not None), None),

@@ -25,11 +25,15 @@ class RecordingModel(ABC):
     each branch is a row.
     """
 
-    def __init__(self, sampling: Sampling, tokenizer_hash: str, budget: int | None) -> None:
-        """`budget`: most tokens that the whole rollout may sample, None: no limit."""
+    def __init__(
+        self, sampling: Sampling, tokenizer_hash: str, budget: int | None, room: int | None = None
+    ) -> None:
+        """`budget`: most tokens that the whole rollout may sample, `room`: that its rows may have; None: no
+        limit."""
         self._sampling = sampling
         self._tokenizer_hash = tokenizer_hash
         self._budget = budget
+        self._room = room
         self._turns = Turns()
         self.drift: Counter[Drift] = Counter()
         """Chat calls by how their history differed from what was sampled."""
@@ -60,6 +64,11 @@ class RecordingModel(ABC):
         given, offered = one_form(messages), canonical_json(list(tools) if tools else None)
         turn = self._begun(given, offered, tools)
         return await self._recorded(turn, given, sampling, tools)
+
+    @property
+    def held(self) -> int:
+        """Tokens that its rows have: a branch has those before it once more."""
+        return self._turns.given + self.sampled
 
     @abstractmethod
     async def complete(
@@ -115,6 +124,7 @@ class RecordingModel(ABC):
         self._turns.begin(turn)
         self._asked += sampling.max_tokens
         try:
+            self._check_room()
             turn.reply = await self._sample(turn, given, sampling, tools)
             turn.reply_key = key(turn.reply.message)
         finally:
@@ -122,6 +132,14 @@ class RecordingModel(ABC):
             if turn.reply is None:
                 self._turns.forget(turn)
         return deepcopy(turn.reply)  # a caller may change what it gets, and a tool its arguments
+
+    def _check_room(self) -> None:
+        """Raises: BudgetSpent."""
+        if self._room is not None and self.held > self._room:
+            raise BudgetSpent(
+                f"the rollout's rows would have {self.held} tokens, of at most {self._room} (a branch has "
+                "those before it once more); end it, or raise the budget."
+            )
 
     def _next(self, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
         """How the next turn is sampled. Raises: BudgetSpent when the rollout may sample no more."""

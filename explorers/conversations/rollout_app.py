@@ -33,6 +33,11 @@ class RolloutApp(Protocol):
         ...
 
     @property
+    def held(self) -> int:
+        """Tokens that its rows have so far."""
+        ...
+
+    @property
     def end(self) -> RolloutEnd | None:
         """The limit that ended the rollout."""
         ...

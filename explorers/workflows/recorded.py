@@ -78,6 +78,8 @@ class RecordedWorkflow:
     """Whether it cannot do without a chat template."""
     renders: tuple[str, ...] = ()
     """Scenarios of the certificate that its template must be able to render."""
+    room: int | None = None
+    """Most tokens that the rows of one rollout may have; None: no limit."""
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class RecordedWorkflow:
             ctx.sampling,
             tokenizer_hash=self._tokenizer_hash,
             budget=self._budget,
+            room=self.room,
             policy=self._policy,
         )
 
@@ -149,6 +152,7 @@ class RecordedWorkflow:
             tokenizer_hash=self._tokenizer_hash,
             policy=self._policy,
             budget=self._budget,
+            room=self.room,
         )
 
     def _certified(

@@ -11,9 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from explorers.capture.asgi import Receive, Scope, Send, bearer, read_body
+from explorers.capture import answers
+from explorers.capture.asgi import Receive, Scope, Send, bearer, read_body, replayed
+from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.listening import listening
-from explorers.conversations.look_app import answer, refuse
+from explorers.conversations.look_app import MAX_BODY, answer, refuse
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.contract import is_finite
 from rft_data.core.errors import RowError
@@ -22,6 +24,8 @@ Stated: TypeAlias = float | tuple[float, dict[str, float]]
 """A reward, alone or with its parts."""
 
 _MAX_REWARD = 1 << 16
+_BODIES = 1 << 30
+"""Bytes that the bodies of all requests under way may have."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class RolloutServer:
 
     def __init__(self) -> None:
         self._accesses: dict[str, Access] = {}
+        self._bodies = Bodies(_BODIES)
         self._users = 0
         self._changing = asyncio.Lock()
         self._serving = AsyncExitStack()
@@ -57,7 +62,14 @@ class RolloutServer:
         elif rest == "reward" and scope["method"] == "POST":
             await _take_reward(access, receive, send)
         else:
-            await access.app({**scope, "path": f"/{rest}"}, receive, send)
+            await self._asked(access.app, {**scope, "path": f"/{rest}"}, receive, send)
+
+    async def _asked(self, app: RolloutApp, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with self._bodies.read(scope, receive, MAX_BODY) as raw:
+                await app(scope, replayed(raw, receive), send)
+        except BodyRefused as err:
+            await answers.refuse(send, scope["path"], err.status, str(err), wait_s=err.wait_s)
 
     @asynccontextmanager
     async def open(self, app: RolloutApp) -> AsyncIterator[Access]:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _BUDGET = 1 << 20
 """Most tokens that a trajectory samples where the recipe says no `budget`: its memory is this process's."""
+_ROOM = 4 << 20
+"""Most tokens that its rows may have, or four times the budget if that is more: prompts are kept too."""
 _CLOSE_S = 15.0
 """Longest wait for the requests under way when the server ends."""
 
@@ -73,8 +75,9 @@ class ServedWorkflow(RecordedWorkflow):
 
         Raises: RecipeError; MissingExtraError without uvicorn.
         """
-        conversation.setdefault("budget", _BUDGET)
+        conversation["budget"] = budget = conversation.get("budget") or _BUDGET
         super().__init__(tokenizer, rewards, **conversation)
+        self.room = max(_ROOM, 4 * budget)
         need("uvicorn", "web", "the workflow 'served'")
         if not isinstance(token, str) or len(token) < 16:
             raise RecipeError(

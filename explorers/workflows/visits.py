@@ -28,6 +28,9 @@ _MAX_BODY = 1 << 16
 _LOOK_S, _SOON_S = 1.0, 0.05
 """Longest and shortest time between two looks whether a trajectory was left alone."""
 _REWARD, _END, _ABANDON = _TOLD = ("POST reward", "POST end", "POST abandon")
+MOST_HELD = 64 << 20
+"""Tokens that the rows of all open trajectories may have; beyond it nothing is sampled or opened."""
+_FULL = f"all trajectories hold {MOST_HELD} tokens, as many as may be: end some."
 _COUNTS = ("served", "served_guests", "served_abandoned", "served_refused")
 
 
@@ -123,6 +126,8 @@ class Visits:
             await answer(send, 200, {"waiting": len(self._waiting), "open": len(self._visits)})
         elif (method, path) == ("POST", "/trajectories"):
             await self._open(scope, receive, send)
+        elif prefix == "t" and self._is_full():
+            await refuse(send, f"/{rest}", 429, _FULL, wait_s=5)
         elif self._openings is not None and name in self._openings.arrivals:
             await self._begin(
                 self._openings, self._openings.arrivals[name], (prefix, rest), scope, receive, send
@@ -139,6 +144,9 @@ class Visits:
         raw = await read_body(receive, _MAX_BODY)
         if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
             await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
+            return
+        if self._is_full():
+            await refuse(send, scope["path"], 429, _FULL, wait_s=5)
             return
         access = await self._arrived(self._name(scope))
         if access is None:
@@ -159,6 +167,10 @@ class Visits:
             return None
         self._rename(self._taken(visit), arrival)
         return visit.access
+
+    def _is_full(self) -> bool:
+        """Whether all trajectories together hold as many tokens as may be."""
+        return sum(visit.app.held for visit in self._visits.values()) >= MOST_HELD
 
     def _name(self, scope: Scope) -> Arrival:
         """A new trajectory, with the id that the front gave it."""

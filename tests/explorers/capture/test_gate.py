@@ -12,9 +12,10 @@ import pytest
 from explorers.capture import bodies, gate
 from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.capture import Capture
-from explorers.capture.fields import asks_for_grammar
+from explorers.capture.fields import Refused, asks_for_grammar, check_fields
 from explorers.conversations.template import ChatTemplate
 from rft_data.core.protocols import Sampling
+from rft_data.core.text import shown
 from tests.explorers.conversations.families import FAMILIES
 
 
@@ -31,10 +32,90 @@ from tests.explorers.conversations.families import FAMILIES
         ({"text": {"format": {"type": "text"}}}, False),
         ({"text": {"format": {"type": "json_schema"}}}, True),
         ({"structured_outputs": {"regex": "a"}}, True),
+        ({"tools": [{"type": "function", "function": {"name": "add", "strict": True}}]}, True),
+        ({"tools": [{"name": "add", "strict": True}], "tool_choice": "none"}, False),
+        ({"tools": [{"name": "add", "strict": False}]}, False),
     ],
 )
 def test_only_what_constrains_an_answer_is_a_grammar(body: Mapping[str, Any], asks: bool) -> None:
     assert asks_for_grammar(body) is asks
+
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+FUNCTION = {"name": "add", "parameters": {"type": "object", "$defs": {"any": {"x": 1}}}, "strict": True}
+TOOL = {"type": "function", "function": FUNCTION}
+SCHEMA = {"name": "a", "schema": {"type": "object", "more": 1}, "strict": True}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "field"),
+    [
+        (CHAT, {"stream_options": {"include_usage": True, "y": 1}}, "stream_options.y"),
+        (CHAT, {"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        (CHAT, {"response_format": {"type": "json_object", "x": 1}}, "response_format.x"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {**SCHEMA, "x": 1}}},
+            "response_format.json_schema.x",
+        ),
+        (
+            CHAT,
+            {"response_format": {"type": "json_object", "json_schema": SCHEMA}},
+            "response_format.json_schema",
+        ),
+        (CHAT, {"response_format": {"type": "xml"}}, "response_format.type"),
+        (CHAT, {"structured_outputs": {"regex": "a", "x": 1}}, "structured_outputs.x"),
+        (
+            CHAT,
+            {"structured_outputs": {"json": {}, "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+        ),
+        (CHAT, {"tool_choice": {**TOOL, "x": 1}}, "tool_choice.x"),
+        (
+            CHAT,
+            {"tool_choice": {"type": "function", "function": {"name": "add", "x": 1}}},
+            "tool_choice.function.x",
+        ),
+        (CHAT, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        (CHAT, {"tools": [TOOL, {"type": "custom", "custom": {}}]}, "tools[1].type"),
+        (CHAT, {"tools": [{"type": "function", "function": {**FUNCTION, "x": 1}}]}, "tools[0].function.x"),
+        ("/v1/completions", {"stream_options": {"y": 1}}, "stream_options.y"),
+        (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+        (RESPONSES, {"text": {"format": {"type": "json_schema", **SCHEMA, "x": 1}}}, "text.format.x"),
+        (RESPONSES, {"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        (RESPONSES, {"tool_choice": {"type": "mcp", "server_label": "a"}}, "tool_choice.type"),
+        (MESSAGES, {"tool_choice": {"type": "any", "x": 1}}, "tool_choice.x"),
+        (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        (MESSAGES, {"tools": [{"name": "a", "input_schema": {}, "x\x1b": 1}]}, "tools[0].x\x1b"),
+    ],
+)
+def test_what_would_be_ignored_inside_an_object_is_named_by_its_place(
+    route: str, body: Mapping[str, Any], field: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        check_fields(route, body, Sampling(64))
+    assert caught.value.field == field
+    assert f"'{shown(field)}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (CHAT, {"stream_options": {"include_usage": True, "include_obfuscation": False, "more": None}}),
+        (CHAT, {"response_format": {"type": "json_schema", "json_schema": SCHEMA}, "tools": [TOOL]}),
+        (CHAT, {"tool_choice": {"type": "function", "function": {"name": "add"}}, "tools": "of vLLM"}),
+        (CHAT, {"chat_template_kwargs": {"mine": {"x": 1}}, "metadata": {"x": {"y": 1}}}),
+        (RESPONSES, {"text": {"format": {"type": "json_schema", **SCHEMA}, "verbosity": "medium"}}),
+        (RESPONSES, {"tools": [{"type": "function", **FUNCTION}], "tool_choice": "auto"}),
+        (
+            MESSAGES,
+            {"tools": [{"name": "a", "input_schema": {"x": 1}, "cache_control": {"type": "ephemeral"}}]},
+        ),
+    ],
+)
+def test_objects_that_can_be_honoured_are_taken(route: str, body: Mapping[str, Any]) -> None:
+    check_fields(route, body, Sampling(64))
 
 
 def test_a_body_that_never_comes_does_not_keep_a_trajectory_open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import fields
 from typing import Any
 
 import openai
@@ -11,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from explorers.capture import nested
 from explorers.capture.fields import ROUTES
 from explorers.capture.trajectory import CONSTRAINED, Trajectory
 from rft_data.core.rows import Experience
@@ -121,9 +123,19 @@ def test_an_answer_under_a_grammar_is_one_and_says_so(served: Served) -> None:
     said = chat(client, response_format=shape, max_tokens=64)
     written = "".join(said.choices[0].message.content.split())  # it may fill its tokens with white space
     assert any(whole.startswith(written) for whole in ('{"x":1}', '{"x":2}'))
-    [row] = served.rows(trajectory)
-    assert row.metadata == {CONSTRAINED: 1}
-    assert trained([row]) == 0
+    function = {"name": "add", "parameters": schema, "strict": True}
+    for tool in ({"type": "function", "function": function}, {"type": "function", **function}):
+        route = "responses" if "name" in tool else "chat/completions"
+        asked = {"messages": ASK} if route != "responses" else {"input": ASK}
+        told = client._client.post(
+            f"{client.base_url}{route}",
+            headers=client.auth_headers,
+            json={"model": "tiny", "tools": [tool], **asked},
+        )
+        assert told.status_code == 200, told.text
+    rows = served.rows(trajectory)
+    assert [row.metadata for row in rows] == [{CONSTRAINED: 3}] * 3
+    assert trained(rows) == 0
 
 
 @pytest.mark.parametrize(
@@ -140,12 +152,13 @@ def test_an_answer_under_a_grammar_is_one_and_says_so(served: Served) -> None:
         ("use_beam_search", True),
         ("truncate_prompt_tokens", 5),
         ("chat_template", "x"),
+        ("stream_options.y", {"y": 1}),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_its_name(served: Served, name: str, value: Any) -> None:
     trajectory, client = served.open()
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, extra_body={name: value})
+        chat(client, extra_body={name.partition(".")[0]: value})
     assert caught.value.param == name
     assert f"'{name}'" in str(caught.value)
     assert trajectory.turns.roots == []
@@ -155,6 +168,40 @@ def test_fields_that_change_nothing_are_taken(served: Served) -> None:
     trajectory, client = served.open()
     chat(client, temperature=0.7, top_p=1, presence_penalty=0.0, seed=None, user="me", max_tokens=2)
     assert trajectory.sampled > 0
+
+
+def test_the_fields_inside_objects_are_those_that_vllm_knows(served: Served) -> None:
+    """What vLLM's next release adds, or drops, has to be looked at."""
+    from vllm.entrypoints.anthropic import protocol as anthropic
+    from vllm.entrypoints.generate.base import protocol as base
+    from vllm.entrypoints.openai.chat_completion import protocol as chats
+    from vllm.sampling_params import StructuredOutputsParams
+
+    def of_vllm(*models: Any) -> set[str]:
+        return {one.alias or name for model in models for name, one in model.model_fields.items()}
+
+    def known(route: str, place: str) -> set[str]:
+        return {
+            name for name, may_be in nested._ROUTES[f"/v1/{route}"][place].items() if may_be == nested.ANY
+        }
+
+    chat_route = "chat/completions"
+    assert known(chat_route, "stream_options") == of_vllm(base.StreamOptions)
+    assert known(chat_route, "response_format.json_schema") == of_vllm(base.JsonSchemaResponseFormat)
+    assert known(chat_route, "response_format.structures[]") == of_vllm(base.LegacyStructuralTag)
+    formats = (
+        base.ResponseFormat, base.StructuralTagResponseFormat, base.LegacyStructuralTagResponseFormat
+    )  # fmt: skip
+    assert known(chat_route, "response_format") == of_vllm(*formats) - {"type"}
+    kept = {"disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
+    constraints = {one.name for one in fields(StructuredOutputsParams) if one.init} - kept
+    assert known(chat_route, "structured_outputs") == constraints
+    assert known(chat_route, "tools[].function") == of_vllm(base.FunctionDefinition) - {"defer_loading"}
+    assert known(chat_route, "tool_choice.function") == of_vllm(chats.ChatCompletionNamedFunction)
+    assert known("messages", "tools[]") == of_vllm(anthropic.AnthropicTool) - {"defer_loading"} | {
+        "cache_control"
+    }
+    assert known("messages", "tool_choice") == of_vllm(anthropic.AnthropicToolChoice) - {"type"}
 
 
 def test_pictures_are_refused(served: Served) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -228,7 +229,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
         visits = Visits(TOKEN, lambda: None, idle_s=60.0, guests=0)
         transport = httpx.ASGITransport(app=visits)  # type: ignore[arg-type]
         async with (
-            visits.waiting(LookApp(cast(Any, None))) as visit,
+            visits.waiting(LookApp(cast(Any, SimpleNamespace(model=SimpleNamespace(held=0))))) as visit,
             httpx.AsyncClient(transport=transport, base_url="http://run") as http,
         ):
             owner = {"authorization": f"Bearer {TOKEN}"}
@@ -280,6 +281,35 @@ def test_what_one_client_may_have_at_a_time_and_in_all_is_bounded(
             assert isinstance(rows, list)
             assert sum(sum(row.action_mask or ()) for row in rows) == 10
             assert rows[-1].metadata["end"] == "budget"
+
+    asyncio.run(story())
+
+
+def test_what_clients_send_is_bounded_too(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt is kept as long as its trajectory: of one, and of all together."""
+    monkeypatch.setattr("explorers.workflows.served._ROOM", 400)
+
+    async def story() -> None:
+        async with running(tokenizer, *"abcdefgh", budget=100) as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            opened, guest = await run.open(), await run.open()
+            many = {"role": "user", "content": "many words " * 100}
+            assert await run.say(opened, *ASK) == "a"
+            with pytest.raises(openai.BadRequestError, match="maximum context length"):
+                await run.say(opened, many)  # another branch of as many tokens
+            monkeypatch.setattr("explorers.workflows.visits.MOST_HELD", 1)
+            for asking in (run.say(opened, *ASK), run.say(guest, *ASK)):
+                with pytest.raises(openai.RateLimitError, match="end some") as caught:
+                    await asking
+                assert caught.value.response.headers["retry-after"] == "5"
+            assert (await run.http.post("/trajectories")).status_code == 429
+            assert (await run.end(opened, body=1.0)).status_code == 200
+            rows = await waiting
+            assert isinstance(rows, list)
+            assert [row.completion_text for row in rows] == ["a"]
+            assert rows[-1].metadata["end"] == "budget"
+            assert await run.say(guest, *ASK) == "b"
 
     asyncio.run(story())
 
