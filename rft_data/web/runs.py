@@ -124,8 +124,14 @@ def _read_metrics(buffer: Buffer, run_id: str, names: Sequence[str]) -> pd.DataF
 
 
 def first_names(folder: Path) -> list[str]:
-    """The numbers of a run that are looked at first: those of its offline stages, then those of all runs."""
-    stages = json.loads((folder / RECIPE_FILE).read_text()).get("stages") or []
+    """The numbers of a run that are looked at first: those of its offline stages, then those of all runs.
+
+    A run that is only beginning may not have written its recipe whole.
+    """
+    try:
+        stages = json.loads((folder / RECIPE_FILE).read_text()).get("stages") or []
+    except ValueError:
+        return list(FIRST)
     named = [f"{number}-{stage['algorithm']}" for number, stage in enumerate(stages)]
     return [*(f"{MetricRole.TRAINER}/{stage}/{key}" for stage in named for key in _OF_A_STAGE), *FIRST]
 
