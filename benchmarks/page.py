@@ -40,7 +40,7 @@ def made_run(folder: Path, rows: int) -> RowMaker:
     """A run of `rows` judged short experiences and 1,000 steps of 100 numbers."""
     folder.mkdir()
     (folder / "recipe.json").write_text(
-        json.dumps({"name": "run", "mode": "online", "stages": [{"steps": STEPS}]})
+        json.dumps({"name": "run", "mode": "online", "stages": [{"algorithm": "grpo", "steps": STEPS}]})
     )
     maker = RowMaker(TOKENS)
     with Buffer(folder / "buffer") as buffer:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ARCHIVE = Path(__file__).parents[2] / "data" / "written_by_0_5_0.tar.xz"
 """Two runs and a buffer that 0.5.0 left behind."""
 NAMES = ("chromium", "google-chrome")
+PATIENCE_MS = 120_000
+"""So long a page may take to come or to change, beside other tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ def browser() -> Iterator[Browser]:
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip("no Chromium; to run them: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
         yield browser
@@ -130,6 +133,7 @@ def visitor(browser: Browser, served: Served) -> Iterator[Visitor]:
 def visiting(browser: Browser, link: str) -> Iterator[Visitor]:
     """A visitor who opened a link, for a `with` block: nothing may be wrong at its end."""
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         person = Visitor(page, link)
         home = urlsplit(link).netloc
