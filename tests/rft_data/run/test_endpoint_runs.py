@@ -108,7 +108,9 @@ def test_a_teachers_answers_are_stored_and_an_interrupted_group_is_closed(
         explored = run_recipe(loaded)
     assert explored["groups"]["ready"] == 3
     assert explored["endpoint"]["endpoint_calls"] == 4.0, "since this start"
-    assert re.fullmatch(r"3 of 3 groups, (2 calls, 20 tokens, cost 2.6|4 calls, 40 tokens, cost 5.2)e-05", told[-1]), told
+    assert re.fullmatch(
+        r"3 of 3 groups, (2 calls, 20 tokens, cost 2.6|4 calls, 40 tokens, cost 5.2)e-05", told[-1]
+    ), told
     with Buffer(tmp_path / "buffer") as buffer:
         rows = buffer.read("experiences", ["token_ids", "logprobs", "version_min", "messages"]).to_pylist()
         groups = buffer.read("groups", ["outcome", "version_min"]).to_pylist()
