@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from rft_data.core.effective_reward import effective_rewards
 from rft_data.core.errors import RowError, TrainingError
-from trainers.policy.rollout_shares import shares_of_rollouts
+from trainers.policy.rollouts import rewards_of_rollouts, rollouts_of, shares_of_rollouts
 
 Array = npt.NDArray[Any]
 
@@ -36,9 +35,10 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
         experts: whether rows without logprobs are taken.
     Returns: `prompt_ids`, `prompt_mask` (R, P), `completion_ids`, `completion_mask`, `tool_mask`
         (1 = the policy sampled it; padding is 1) (R, C), `advantages` (R,) or (R, C),
-        `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min`, `groups` (a number
-        for each group), `rewards` (effective, NaN where a row has none), `is_expert` (R,), and 0-dim
-        `num_items_in_batch`, the sampled tokens; and what `shares_of_rollouts` returns.
+        `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min`, `groups` and `rollouts`
+        (numbers, -1 on padding), `rewards` (effective, of the row's rollout, NaN where it has none),
+        `is_expert` (R,), and 0-dim `num_items_in_batch`, the sampled tokens; and what
+        `shares_of_rollouts` returns.
         `completion_mask` is 0 in a masked row, as with TRL's mask_truncated_completions: the row counts as a
         row, its tokens do not. A row without logprobs is an expert's.
     Raises: RowError when a row lacks what training needs; TrainingError when the number of rows
@@ -48,6 +48,7 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
     tool_mask = grid.completions("action_mask", 1, np.int64)
     logprobs = grid.logprobs()
     completion_mask = grid.attended_completion()
+    rollouts = rollouts_of(table)
     arrays = {
         "prompt_ids": grid.prompts(pad_id),
         "prompt_mask": grid.attended_prompt().astype(np.int64),
@@ -59,10 +60,11 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
         "sampling_per_token_logps": logprobs.copy(),
         "version_min": grid.versions(),
         "groups": grid.groups(),
-        "rewards": grid.rewards(),
+        "rollouts": grid.per_row(rollouts, -1, np.int64),
+        "rewards": grid.per_row(rewards_of_rollouts(table, rollouts), np.nan, np.float32),
         "is_expert": grid.is_expert(),
         "num_items_in_batch": np.array((tool_mask * completion_mask).sum()),
-        **shares_of_rollouts(table, (tool_mask * completion_mask).sum(axis=1)),
+        **shares_of_rollouts(rollouts, (tool_mask * completion_mask).sum(axis=1)),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -149,17 +151,12 @@ class _Grid:
 
     def is_expert(self) -> Array:
         """(R,) whether a row has no logprobs."""
-        return self._per_row(~np.asarray(self.table.column("logprobs").is_valid()), False, np.bool_)
+        return self.per_row(~np.asarray(self.table.column("logprobs").is_valid()), False, np.bool_)
 
     def groups(self) -> Array:
         """(R,) a number for each group, -1 on padding."""
         codes = self.table.column("group_id").combine_chunks().dictionary_encode().indices
-        return self._per_row(codes.to_numpy(), -1, np.int64)
-
-    def rewards(self) -> Array:
-        """(R,) effective rewards, NaN where a row has none, and on padding."""
-        rewards = effective_rewards(self.table).to_numpy(zero_copy_only=False)
-        return self._per_row(rewards, np.nan, np.float32)
+        return self.per_row(codes.to_numpy(), -1, np.int64)
 
     def advantages(self) -> Array:
         """(R,) when every row has one advantage, else (R, C); 0 on padding."""
@@ -167,16 +164,17 @@ class _Grid:
         fine = (sizes == 1) | (sizes == self.lengths)
         _require(self.table, fine, "needs one advantage, or one for each of token_ids")
         if np.all(sizes == 1):
-            return self._per_row(values, 0.0, np.float32)
+            return self.per_row(values, 0.0, np.float32)
         per_token = np.repeat(values, np.repeat(np.where(sizes == 1, self.lengths, 1), sizes))
         return _fill(self.completion_mask, per_token[~self.in_prompt], 0.0, np.float32)
 
     def versions(self) -> Array:
         """(R,) lowest policy version of each row's tokens."""
         column = self.table.column("version_min")
-        return self._per_row(pc.fill_null(column, NO_VERSION).to_numpy(), NO_VERSION, np.int64)
+        return self.per_row(pc.fill_null(column, NO_VERSION).to_numpy(), NO_VERSION, np.int64)
 
-    def _per_row(self, values: Array, fill: float, dtype: type) -> Array:
+    def per_row(self, values: Array, fill: float, dtype: type) -> Array:
+        """(R,) the values, `fill` on padding."""
         out: Array = np.full(len(self.completion_mask), fill, dtype=dtype)
         out[: len(values)] = values
         return out

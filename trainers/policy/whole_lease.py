@@ -57,6 +57,7 @@ def _batch_state(
         prox=None if prox is None else prox * mask,
         ref=batch["ref_per_token_logps"] * mask if "ref_per_token_logps" in batch else None,
         values=None if values is None else values * mask,
+        rollouts=batch["rollouts"],
         is_expert=batch["is_expert"],
     )
 

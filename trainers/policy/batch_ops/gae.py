@@ -21,8 +21,10 @@ def gae(state: BatchState, gamma: Discount = 1.0, lam: Discount = 1.0) -> BatchS
     arXiv:1506.02438, equation 16. t counts a row's trained tokens only: an environment's tokens lie between
     two of them without a step of their own, and neither their values nor rewards on them are read. The
     value after the last trained token is 0, of a truncated answer too. Rows are independent of each other, so
-    a group of one and equal rewards are nothing special. A row without a reward, or of an expert, gets
-    advantages and returns of 0; the critic's loss leaves it out.
+    a group of one and equal rewards are nothing special. Each row of a rollout that forked ends with the
+    rollout's reward: with gamma = lam = 1 its tokens are owed what they would be in one row, and with less
+    the discount counts from the row's own end. A row without a reward, or of an expert, gets advantages and
+    returns of 0; the critic's loss leaves it out.
     """
     values = needed(state.values, "values").double()
     trained = state.mask * scored_rows(state).unsqueeze(1)
@@ -37,8 +39,8 @@ def returns_to_go(state: BatchState, gamma: Discount = 1.0) -> BatchState:
     """A_t = r_t + gamma * A_(t+1) over a row's trained tokens.
 
     REINFORCE without a baseline (Williams 1992); with `kl_penalty` before and `whiten` after it, REINFORCE++
-    (arXiv:2501.03262). t counts as for `gae`. A group of one and equal rewards are nothing special; a row
-    without a reward, or of an expert, gets 0.
+    (arXiv:2501.03262). t counts as for `gae`, and the rows of a rollout that forked get its reward as there.
+    A group of one and equal rewards are nothing special; a row without a reward, or of an expert, gets 0.
     """
     trained = state.mask * scored_rows(state).unsqueeze(1)
     sums = discounted_sums(state.token_rewards, trained, gamma)

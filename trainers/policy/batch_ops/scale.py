@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainers.policy.batch_ops.batch_op import BatchOp
 from trainers.policy.batch_ops.state import BatchState
-from trainers.policy.batch_ops.tokens import needed, sampled_rows, scored_rows
+from trainers.policy.batch_ops.tokens import needed, sampled_rows, scored_rows, weights_in_rollouts
 
 _WHITEN_EPS = 1e-8
 """Added to the variance; that of TRL's and OpenRLHF's PPO."""
@@ -46,27 +46,32 @@ def batch_std(state: BatchState, eps: Eps = 1e-4) -> BatchState:
     """A = (r - mean of the group) / (std of all rewards + eps), the same for each trained token of a row.
 
     std has ddof=1 (Lite PPO, arXiv:2508.08221): for the lease what `grpo_advantage_mapper` with
-    scale="batch" does for a batch of the pipeline. A group of one, and one of equal rewards, gets 0; a row
-    without a reward, or of an expert, is left out and gets 0.
+    scale="batch" does for a batch of the pipeline. A rollout counts once in mean and std, however many rows
+    it has. A group of one, and one of equal rewards, gets 0; a row without a reward, or of an expert, is
+    left out and gets 0.
     """
     scored = scored_rows(state) & (state.groups >= 0)
     rewards = torch.where(scored, state.rewards, 0.0).double()
+    weights = weights_in_rollouts(state, scored)
     index = state.groups.clamp(min=0)
     sums = torch.zeros(2, int(index.max()) + 1, dtype=torch.float64, device=rewards.device)
-    sums[0].index_add_(0, index, rewards)
-    sums[1].index_add_(0, index, scored.double())
+    sums[0].index_add_(0, index, rewards * weights)
+    sums[1].index_add_(0, index, weights)
     means = (sums[0] / sums[1].clamp(min=1.0))[index]
     # The mean of equal rewards is off by rounding, which must not become an advantage.
     differs = scored & ((rewards - means).abs() > _ROUNDING * means.abs())
-    std = _std(rewards[scored])
+    std = _std(rewards, weights)
     per_row = torch.where(differs, (rewards - means) / (std + eps), 0.0)
     advantages = torch.where(state.mask > 0, per_row.unsqueeze(1), 0.0)
     return replace(state, advantages=advantages.to(state.token_rewards.dtype))
 
 
-def _std(rewards: torch.Tensor) -> torch.Tensor:
-    """0-dim standard deviation (ddof=1); 0 for fewer than two."""
-    return rewards.std() if len(rewards) > 1 else rewards.new_zeros(())
+def _std(rewards: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """0-dim standard deviation (ddof=1) of weighted rewards; 0 for a weight of fewer than two."""
+    count = weights.sum()
+    mean = (rewards * weights).sum() / count.clamp(min=1.0)
+    squares = ((rewards - mean).square() * weights).sum()
+    return (squares / (count - 1.0).clamp(min=1.0)).sqrt()
 
 
 WHITEN = BatchOp(

@@ -12,7 +12,7 @@ class BatchState:
     """R rows (padding included) and C completion columns; nothing carries a gradient."""
 
     rewards: torch.Tensor
-    """(R,) shaped reward, else reward; NaN where a row has none (experts, padding)."""
+    """(R,) shaped reward, else reward, of the row's rollout; NaN where it has none (experts, padding)."""
     groups: torch.Tensor
     """(R,) int64: rows with equal numbers are of one group; -1 for padding."""
     mask: torch.Tensor
@@ -31,5 +31,7 @@ class BatchState:
     """(R, C) log probabilities of the reference (or teacher) model, where needed."""
     values: torch.Tensor | None = None
     """(R, C) the critic's values before each token, where needed."""
+    rollouts: torch.Tensor | None = None
+    """(R,) int64: rows with equal numbers are of one rollout; -1 for padding. None: each row is a rollout."""
     is_expert: torch.Tensor | None = None
     """(R,) bool; experts' advantages stay 0."""

@@ -33,6 +33,19 @@ def scored_rows(state: BatchState) -> torch.Tensor:
     return sampled_rows(state) & ~state.rewards.isnan()
 
 
+def weights_in_rollouts(state: BatchState, counted: torch.Tensor) -> torch.Tensor:
+    """(R,) float64: one over the counted rows of the row's rollout, 0 where a row is not counted.
+
+    Args: counted: (R,) bool, false in padding.
+    """
+    weights = counted.double()
+    if state.rollouts is None:
+        return weights
+    index = state.rollouts.clamp(min=0)
+    rows = weights.new_zeros(int(index.max()) + 1).index_add_(0, index, weights)
+    return weights / rows[index].clamp(min=1.0)
+
+
 def discounted_sums(values: torch.Tensor, mask: torch.Tensor, factor: float) -> torch.Tensor:
     """S_t = x_t + factor * S_(next t), over the columns of each row where `mask` is set.
 

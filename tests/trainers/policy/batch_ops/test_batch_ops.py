@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rft_data.core.errors import TrainingError
 from trainers.policy.batch_ops import BATCH_OPS, BatchState
@@ -67,6 +69,21 @@ def test_batch_std_gives_exactly_zero_to_a_group_of_one_and_to_equal_rewards() -
     assert got[:4].abs().max() == 0.0
     assert got[4, 0] == -got[5, 0] > 0.0
     assert run("batch_std", state_of([0.3, 0.3], [0, 0]), eps=0.0).abs().max() == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.0, 0.25, 1.0])), min_size=2, max_size=6))
+def test_batch_std_counts_a_rollout_of_several_rows_once(rollouts: list[tuple[int, float]]) -> None:
+    members = [member for member, (rows, _) in enumerate(rollouts) for _ in range(rows)]
+    groups = [member % 2 for member in range(len(rollouts))]
+    whole = run("batch_std", state_of([reward for _, reward in rollouts], groups))
+    rows = state_of([rollouts[member][1] for member in members], [groups[member] for member in members])
+    split = run("batch_std", replace(rows, rollouts=torch.tensor(members)))
+    torch.testing.assert_close(split, whole[members], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "fields"), [("gae", {"values": torch.zeros(2, 3)}), ("returns_to_go", {})])
+def test_each_row_of_a_fork_is_owed_its_rollouts_reward(name: str, fields: dict[str, Any]) -> None:
+    assert run(name, state_of([1.0, 1.0], [0, 0], rollouts=torch.tensor([0, 0]), **fields)).eq(1.0).all()
 
 
 def test_whiten_has_mean_zero_and_variance_one_and_leaves_unscored_rows_at_zero() -> None:
