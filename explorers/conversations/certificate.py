@@ -17,12 +17,13 @@ _SYSTEM, _USER, _TOOL, _TURN = Form("system"), Form("user"), Form("tool"), Form(
 _THOUGHT = Form("assistant", thinks=True)
 _CALL = Form("assistant", calls=1, says=False)
 
+TOOLS = "tools"
 SCENARIOS: dict[str, tuple[Form, ...]] = {
     "plain": (_USER, _TURN, _USER, _TURN, _USER, _TURN),
     "system prompt": (_SYSTEM, _USER, _TURN, _USER, _TURN),
     "thinking": (_USER, _THOUGHT, _USER, _THOUGHT, _USER, _THOUGHT),
     "empty content": (_USER, Form("assistant", says=False), _USER, _TURN),
-    "tools": (_USER, _CALL, _TOOL, _CALL, _TOOL, _TURN, _USER, _TURN),
+    TOOLS: (_USER, _CALL, _TOOL, _CALL, _TOOL, _TURN, _USER, _TURN),
     "tools and text": (_USER, Form("assistant", calls=1), _TOOL, _TURN, _USER, _TURN),
     "parallel tools": (_USER, Form("assistant", calls=2, says=False), _TOOL, _TOOL, _TURN, _USER, _TURN),
     "thinking and tools": (
@@ -104,11 +105,14 @@ def certify(template: ChatTemplate) -> Certificate:
     return Certificate(findings, shows_tools)
 
 
-def admit(template: ChatTemplate, policy: TemplatePolicy, needed: Sequence[str] = ()) -> Certificate:
+def admit(
+    template: ChatTemplate, policy: TemplatePolicy, needed: Sequence[str] = (), *, hidden_tools: bool = False
+) -> Certificate:
     """The certificate, written to the log, at the start of a run with conversations of many turns.
 
-    Raises: RecipeError when the template cannot render a scenario of `needed`, and when it is not
-        prefix-preserving and the policy is to refuse that.
+    Args: hidden_tools: the template need not show which tools there are.
+    Raises: RecipeError when the template cannot render a scenario of `needed`, or leaves the tools of one
+        out, and when it is not prefix-preserving and the policy is to refuse that.
     """
     certificate = certify(template)
     for finding in certificate.findings:
@@ -117,6 +121,12 @@ def admit(template: ChatTemplate, policy: TemplatePolicy, needed: Sequence[str] 
                 f"the model's chat template cannot render the scenario '{finding.scenario}', which the "
                 f"workflow needs ({finding.refused}); take a template that can, or another workflow."
             )
+    if TOOLS in needed and not (certificate.shows_tools or hidden_tools):
+        raise RecipeError(
+            "the model's chat template does not show the model which tools there are; take a template that "
+            "does, or say explorer.workflow.args.hidden_tools: true where the model knows them otherwise: "
+            "from the system prompt, or from training."
+        )
     if certificate.prefix_preserving:
         log.info("chat template: %s", certificate.lines[0])
         return certificate

@@ -69,6 +69,7 @@ class ConversationArguments(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, object] | None
     system: str | None
     examples: Sequence[object] | None
+    hidden_tools: bool
 
 
 class RecordedWorkflow:
@@ -91,6 +92,7 @@ class RecordedWorkflow:
         chat_template_kwargs: Mapping[str, object] | None = None,
         system: str | None = None,
         examples: Sequence[object] | None = None,
+        hidden_tools: bool = False,
     ) -> None:
         """Look at the chat template; what is wrong with it shows at the start.
 
@@ -102,6 +104,7 @@ class RecordedWorkflow:
             chat_template_kwargs: what the template takes beside messages and tools (`enable_thinking`).
             system: system prompt of the tasks that have none of their own.
             examples: solved examples that come before the task; see `Opening`.
+            hidden_tools: whether a template may do that shows no tools.
 
         Raises: RecipeError for a value out of range, and for a template that `template` refuses.
         """
@@ -115,6 +118,7 @@ class RecordedWorkflow:
         self._rewards = rewards
         self._opening = Opening(system, examples)
         self._policy = TemplatePolicy(template)
+        self._hidden_tools = hidden_tools
         self._template, self._tokenizer_hash = self._certified(tokenizer, chat_template_kwargs)
         self._budget = budget
         self._counts: Counter[str] = Counter()
@@ -164,7 +168,7 @@ class RecordedWorkflow:
             return None, ""
         template = ChatTemplate(tokenizer, arguments)
         if self.always_chats or tokenizer.chat_template is not None:
-            admit(template, self._policy, self.renders)
+            admit(template, self._policy, self.renders, hidden_tools=self._hidden_tools)
         return template, tokenizer_hash(tokenizer)
 
     def prompt(self, task: Task) -> tuple[Message, ...]:

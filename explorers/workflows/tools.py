@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from explorers.conversations.certificate import TOOLS
 from explorers.conversations.recording import RecordingModel
 from explorers.environments.calls import ToolCalls
 from explorers.environments.openenv_text import offers_tools
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class ToolsWorkflow(PooledWorkflow[Any]):
     """Offers the tools of a class to the model; each rollout has an instance to itself."""
 
-    renders = ("tools",)
+    renders = (TOOLS,)
 
     def __init__(
         self,

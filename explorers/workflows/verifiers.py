@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Unpack
 
+from explorers.conversations.certificate import TOOLS
 from explorers.conversations.openai_look import OpenAILook, checked_limits
 from explorers.environments.verifiers_rubric import WatchedRubric, environments
 from explorers.rewards.scoring import Rewards
@@ -59,7 +60,7 @@ class VerifiersWorkflow(RecordedWorkflow):
         self._environment = made = verifiers_environment(environment, dict(args or {}))
         self._name = environment
         self.always_chats = made.message_type == "chat"
-        self.renders = ("tools",) if made.oai_tools else ()
+        self.renders = (TOOLS,) if made.oai_tools else ()
         super().__init__(tokenizer, rewards, **conversation)
         self._sampling_args = _sampling_args(made, environment)
         made.set_interleaved_rollouts(False)  # the model goes on with its own tokens, on every engine

@@ -15,7 +15,7 @@ from rft_data.recipe.names import WORKFLOWS, known_name
 from rft_data.recipe.running import Component
 
 _PROMPT = ("system", "examples", "chat_template_kwargs")
-_CONVERSATION = (*_PROMPT, "template", "budget")
+_CONVERSATION = (*_PROMPT, "template", "hidden_tools", "budget")
 _POOLED = (*_CONVERSATION, "turns", "call_deadline_s", "pool")
 WORKFLOW_ARGS: Mapping[str, tuple[str, ...]] = {
     "single_turn": _PROMPT,

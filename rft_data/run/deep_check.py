@@ -30,6 +30,7 @@ from rft_data.run.debug.chosen import seen
 from rft_data.run.hub_reach import hub_asked_once
 from rft_data.run.outlook.hub_models import config_head_size
 from rft_data.run.outlook.model_size import played_models
+from rft_data.run.world_check import check_own_rewards, check_workflow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,10 +56,19 @@ def _part_problems(recipe: Recipe) -> list[str]:
     if (asking := with_tasks(recipe)) is not None:
         tasks = [one for section in asking.tasks for one in _first_tasks(section, asking, found)]
         if (playing := with_explorers(recipe)) is not None and not playing.several_models:
-            model = playing.played.path
-            if playing.explorer.base_url is None and model:
-                found.attempt(partial(_check_prompts, playing, model, tasks))
+            _check_play(playing, tasks, found)
     return found.texts
+
+
+def _check_play(recipe: ExplorerRecipe, tasks: list[Task], found: _Problems) -> None:
+    """Make the workflows, with the model's tokenizer where it has one, and render the prompts of tasks."""
+    model, tokenizer = recipe.played.path, None
+    if recipe.explorer.base_url is None and model:
+        tokenizer = found.attempt(partial(_tokenizer, model))
+    for one in (recipe.explorer.workflow, *recipe.explorer.workflows.values()):
+        found.attempt(partial(check_workflow, recipe.explorer, one, tokenizer))
+    if tokenizer is not None:
+        found.attempt(partial(_check_prompts, recipe, tokenizer, tasks))
 
 
 def _import_problems(recipe: RunRecipe) -> Iterator[str]:
@@ -94,6 +104,7 @@ def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
     if (playing := with_explorers(recipe)) is not None:
         rewards = [reward.model_dump() for reward in playing.explorer.reward]
         yield partial(checks.check_explorer, playing.explorer, rewards)
+        yield partial(check_own_rewards, playing.explorer)
         yield partial(_check_engine, playing.explorer.engine, recipe.seed)
         yield partial(_check_heads, playing)
     if (asking := with_tasks(recipe)) is not None and asking.task_ops:
@@ -146,18 +157,17 @@ def _first_tasks(section: Taskset, recipe: TasksRecipe, found: _Problems) -> lis
     return list(islice(tasks or [], _SHOWN))
 
 
-def _check_prompts(recipe: ExplorerRecipe, model: str, tasks: list[Task]) -> None:
+def _check_prompts(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
     """Render prompts with the model's template.
 
-    Raises: RecipeError without a tokenizer or a template, and for prompts that leave no room for an answer.
+    Raises: RecipeError without a template, and for prompts that leave no room for an answer.
     """
-    tokenizer = _tokenizer(model)
     if recipe.explorer.workflow.use != "single_turn" or not tasks:
         return
     if tokenizer.chat_template is None:
         raise RecipeError(
-            f"model.path: the tokenizer of '{model}' has no chat template, and tasks are chat messages; "
-            "take an instruction-tuned model, or put a chat_template.jinja into its folder."
+            f"model.path: the tokenizer of '{recipe.played.path}' has no chat template, and tasks are "
+            "chat messages; take an instruction-tuned model, or put a chat_template.jinja into its folder."
         )
     lengths = [len(seen(recipe, tokenizer, task).ids) for task in tasks]
     room = recipe.explorer.engine.max_model_len - recipe.explorer.max_tokens

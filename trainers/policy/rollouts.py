@@ -15,7 +15,7 @@ from rft_data.core.effective_reward import effective_rewards
 Array = npt.NDArray[np.generic]
 
 
-def rollouts_of(table: pa.Table) -> Array:
+def rollouts_of(table: pa.Table) -> npt.NDArray[np.int64]:
     """(n,) int64 numbers of the rows' rollouts, dense and 0-based.
 
     Rows with one (group_id, member) are one rollout; without the column `member` each row is one.
@@ -27,14 +27,15 @@ def rollouts_of(table: pa.Table) -> Array:
     return np.unique(group * (member.max() + 1) + member, return_inverse=True)[1]
 
 
-def rewards_of_rollouts(table: pa.Table, rollouts: Array) -> Array:
+def rewards_of_rollouts(table: pa.Table, rollouts: npt.NDArray[np.int64]) -> Array:
     """(n,) the effective reward of each row's rollout, which its last row (by `turn`) carries; NaN: none."""
     rewards: Array = effective_rewards(table).to_numpy(zero_copy_only=False)
     if "turn" not in table.column_names or len(rewards) == 0:
         return rewards
     order = np.lexsort((table.column("turn").to_numpy(), rollouts))
     ends = np.flatnonzero(np.diff(rollouts[order], append=-1))
-    return rewards[order[ends]][rollouts]
+    of_rollouts = rewards[order[ends]]
+    return of_rollouts[rollouts]
 
 
 def shares_of_rollouts(rollouts: Array, trained: Array) -> dict[str, Array]:

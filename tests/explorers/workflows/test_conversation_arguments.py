@@ -72,6 +72,14 @@ def test_tools_need_a_template_that_can_render_their_answers(tokenizers: dict[st
         make_workflow({"use": f"{PLACE}:Desk"}, tokenizers["gemma"], NONE)
 
 
+def test_a_template_that_shows_no_tools_is_taken_where_the_recipe_says_so() -> None:
+    tokenizer = trained_tokenizer()
+    tokenizer.chat_template = "{% for one in messages %}<{{ one.role }}>{{ one.content }}\n{% endfor %}"
+    with pytest.raises(RecipeError, match="does not show the model which tools there are; take a template"):
+        make_workflow({"use": f"{PLACE}:Desk"}, tokenizer, NONE)
+    make_workflow({"use": f"{PLACE}:Desk", "args": {"hidden_tools": True}}, tokenizer, NONE)
+
+
 def test_arguments_of_the_template_reach_it(tokenizers: dict[str, Any]) -> None:
     settings = {"use": f"{PLACE}:twice", "args": {"chat_template_kwargs": {"enable_thinking": False}}}
     row = rows_of(play(tokenizers["qwen3"], settings, "4", "5"))[0]

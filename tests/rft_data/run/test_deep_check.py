@@ -54,8 +54,10 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
         assert any(part in one for one in found), (part, found)
 
 
-NOT_HERE = re.compile(r"teacher '.*' is no folder|the tokenizer of '.*' cannot be loaded|[Rr]eward model")
-"""A model that an earlier run leaves, or that is on the user's machine."""
+NOT_HERE = re.compile(
+    r"teacher '.*' is no folder|the tokenizer of '.*' cannot be loaded|[Rr]eward model|verifiers environment"
+)
+"""What an earlier run leaves, or is on the user's machine."""
 
 
 @pytest.mark.slow
@@ -63,10 +65,56 @@ NOT_HERE = re.compile(r"teacher '.*' is no folder|the tokenizer of '.*' cannot b
 def test_the_parts_of_every_shipped_recipe_can_be_built(
     one: ShippedRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in re.findall(r"\$\{env:(\w+)\}", one.path.read_text()):
-        monkeypatch.setenv(name, "given")
+    for name in re.findall(r"\$\{env:(\w+)(?:\}|:-unset)", one.path.read_text()):
+        monkeypatch.setenv(name, "given, and long enough")
     without_tasks = load_recipe(one.path).model_copy(update={"tasks": []})
     assert [found for found in deep_problems(without_tasks) if not NOT_HERE.search(found)] == []
+
+
+OWN = """
+async def alone(task):
+    return 1.0
+
+class Silent:
+    def add(self, left: int, right: int) -> int:
+        return left + right
+
+class Adder:
+    def add(self, left: int, right: int) -> int:
+        \"\"\"Add two numbers.
+
+        Args:
+            left: One number.
+            right: Another.
+        \"\"\"
+        return left + right
+
+def graded(task, completion, judge, strictness):
+    return 1.0
+"""
+
+
+def test_own_code_that_an_explorer_would_refuse_is_named_before(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    found = deep_problems(
+        load_recipe(
+            write_recipe(tmp_path),
+            [
+                f"explorer.workflow={{use: '{tmp_path}/mine.py:alone'}}",
+                f"explorer.workflows={{silent: {{use: '{tmp_path}/mine.py:Silent'}}, "
+                f"odd: {{use: '{tmp_path}/mine.py:Adder', args: {{args: {{size: 3}}}}}}}}",
+                f"explorer.reward=[{{use: '{tmp_path}/mine.py:graded'}}]",
+            ],
+        )
+    )
+    assert len(found) == 4, found
+    for part in (
+        "write `async def play(task, model)`",
+        "Silent.add cannot be offered to a model",
+        "the class does not take the arguments ['size']",
+        "graded' takes (task, completion, judge, strictness)",
+    ):
+        assert any(part in one for one in found), (part, found)
 
 
 def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -> None:
