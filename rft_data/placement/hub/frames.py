@@ -140,6 +140,8 @@ class Channel:
             if not count:
                 raise EOFError("the other end closed the connection")
             view = view[count:]
+            if view and end is not None and time.monotonic() > end:
+                raise TimeoutError(f"the last {len(view)} of {size} bytes have not come in time")
         return buffer
 
     def drain(self, within_s: float) -> None:

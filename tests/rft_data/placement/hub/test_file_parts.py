@@ -107,6 +107,18 @@ def test_client_that_reads_nothing_is_given_up(pair: tuple[Channel, Channel]) ->
         Turns(at_once=1).send(pair[0], Kind.ROWS, pa.py_buffer(bytes(BIG)), 0.2)
 
 
+def test_bytes_that_keep_coming_past_the_deadline_are_not_waited_for(pair: tuple[Channel, Channel]) -> None:
+    sender, receiver = pair
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(sender.send, Kind.ROWS, pa.py_buffer(bytes(BIG)), 30)
+        head = receiver.head({Kind.ROWS: BIG}, 30, 30)
+        with pytest.raises(TimeoutError, match=f"of {BIG} bytes have not come in time"):
+            receiver.body(head, 0)
+        receiver.close()
+        with pytest.raises(OSError, match="."):
+            sent.result(30)
+
+
 def test_clients_that_fetch_a_file_at_the_same_time_over_tls_get_it_whole(tmp_path: Path) -> None:
     weights = tmp_path / "run" / "weights" / "v1"
     weights.mkdir(parents=True)
