@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,15 @@ def on_gpus(use: bool) -> dict[str, str]:
     if use:
         return {**os.environ, _ON_GPUS: "1"}
     return {**os.environ, _ON_GPUS: "0", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def end_with_children() -> None:
+    """From now on SIGTERM ends this process like an error, so that what it has started is ended too."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def in_child(module: str, what: str, threads: int, **given: Any) -> dict[str, Any]:

@@ -137,6 +137,19 @@ def test_killed_and_resumed(person: Person, folder: Path) -> None:
     assert {row["step"] for row in grants} == set(range(30))
 
 
+def test_a_deployed_model_comes_to_please_its_users(person: Person) -> None:
+    """The commands of recipes/served_cpu.yaml; its users like answers that show their working."""
+    person.types("what it begins with: `sums_grpo`", "rft run recipes/sums_grpo.yaml", person.clone)
+    both = (
+        "export RFT_SERVE_TOKEN=a-random-text-of-a-person\n"
+        "rft run recipes/served_cpu.yaml & python recipes/sums_users.py --port 8009; wait $!"
+    )
+    told = person.types("a served run and its users", both, person.clone)
+    liked = [float(share) for share in re.findall(r"([\d.]+) % liked", told)]
+    assert "visits that failed: none" in told
+    assert liked[-1] > liked[0] + 10, told
+
+
 def test_ten_mistakes(person: Person, folder: Path) -> None:
     (folder / "wrong.yaml").write_text(with_mistakes())
     told = person.types("ten mistakes", "! rft recipe validate wrong.yaml 2>&1", folder)

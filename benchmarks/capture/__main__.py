@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 from benchmarks.capture import clients, scripted
 from benchmarks.capture.servers import free_port, rft_serve
 from benchmarks.capture.speed import AT_ONCE, speed
+from benchmarks.child import end_with_children
 from benchmarks.report import Bar, finish
 from explorers.capture.journal import Journal
 from explorers.capture.store import TrajectoryStore
@@ -137,6 +138,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=60, help="of bursts in `speed`")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args(argv)
+    end_with_children()
     quick, parts, threads = arguments.quick, arguments.parts.split(","), arguments.threads
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from benchmarks.capture import scripted
+from benchmarks.child import end_with_children
 
 
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinking"])
@@ -13,3 +17,17 @@ def test_an_agent_of_ten_turns_is_one_row_and_loses_nothing(thinks: bool) -> Non
     assert found["rows_per_rollout"] == 1.0
     assert found["ids_lost"] == 0
     assert found["ms"] > 0
+
+
+def test_a_benchmark_that_is_told_to_end_ends_what_it_started() -> None:
+    before, ended = signal.getsignal(signal.SIGTERM), []
+    end_with_children()
+    try:
+        with pytest.raises(SystemExit):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                ended.append("what it started")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended
