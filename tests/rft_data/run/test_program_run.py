@@ -1,4 +1,4 @@
-"""A run whose rollouts are processes of a program, where the explorer is a process of its own."""
+"""An asynchronous run whose rollouts are processes of a program; its explorer is a process of its own."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts_that_are_trai
     shutil.copy(AGENT, tmp_path)
     tasks = TASKS.replace("max_model_len: 64", "max_model_len: 256")
     tasks = tasks.replace("  reward: [{use: answer_format}]\n", PLAYED)
-    template = ONLINE + "placement: {{use: local}}\n"
-    stage = STAGE.replace("steps: 3, checkpoint_every: 2", "steps: 1")
+    template = ONLINE + "placement: {{use: local}}\nsync: {{every: 1, max_staleness: 1}}\n"
+    stage = STAGE.replace("steps: 3, checkpoint_every: 2", "steps: 2")
     done = run_recipe(recipe(tmp_path, template, "looking", "online", stage=stage, tasks=tasks))
-    assert done["groups"]["trained"] == 2
+    assert done["groups"]["trained"] == 4
     with Buffer(tmp_path / "buffer") as buffer:
         rows = buffer.read("experiences").to_pylist()
         step_of = {row["version"]: row["step"] for row in buffer.read("versions").to_pylist()}
-    assert set(step_of.values()) == {0, 1}
-    assert len({(row["group_id"], row["member"]) for row in rows}) == 4
+    assert set(step_of.values()) == {0, 1, 2}
+    assert len({(row["group_id"], row["member"]) for row in rows}) == len(rows) >= 8
     for row in rows:
         metadata = json.loads(row["metadata"])
         assert (metadata["turns"], metadata["end"]) == (2, "finished")
@@ -44,4 +44,4 @@ def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts_that_are_trai
         assert json.loads(row["reward_parts"]) == {"world": row["reward"]}
         assert row["reward"] in (0.0, 1.0)
         assert 0 < sum(row["action_mask"]) <= 16
-        assert {step_of[span["version"]] for span in row["version_spans"]} == {0}
+        assert {step_of[span["version"]] for span in row["version_spans"]} <= {0, 1, 2}

@@ -55,6 +55,11 @@ PLACES = [
     "explorer.engine.transport.use=gloo",
     "stages.1.checkpoint_every=1",
 ]
+AGENT = """\
+async def asks(task, client):
+    await client.chat.completions.create(model="policy", messages=list(task.messages))
+"""
+"""Plays the rollouts; it lies beside the recipe."""
 
 
 ALONE = pytest.mark.skipif(
@@ -78,7 +83,9 @@ def test_a_submitted_run_keeps_every_book_and_survives_its_conductor_and_a_rank(
     recipe, sent = write_gated(tmp_path, 1, 2), tmp_path / "sent"
     sent.mkdir()
     recipe.rename(sent / recipe.name)
-    run = [str(Path(sys.executable).with_name("rft")), "run", recipe.name, *PLACES]
+    (sent / "agent.py").write_text(AGENT)
+    played = 'explorer.workflow={use: "./agent.py:asks"}'
+    run = [str(Path(sys.executable).with_name("rft")), "run", recipe.name, played, *PLACES]
     environment = json.dumps({"env_vars": {"PYTHONPATH": str(ROOT)}})
     submit = ["job", "submit", "--address", head.jobs, "--working-dir", str(sent)]
     with ThreadPoolExecutor(1) as waiting:

@@ -115,7 +115,7 @@ def test_bytes_that_keep_coming_past_the_deadline_are_not_waited_for(pair: tuple
         with pytest.raises(TimeoutError, match=f"of {BIG} bytes have not come in time"):
             receiver.body(head, 0)
         receiver.close()
-        with pytest.raises(OSError, match="."):
+        with pytest.raises(OSError):  # noqa: PT011 - a reset, or a broken pipe
             sent.result(30)
 
 
