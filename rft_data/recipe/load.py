@@ -1,7 +1,7 @@
 """Reads a recipe from a YAML file; reports every problem at once, with its line and column.
 
-It imports a preset of the user's (`algorithm: module:NAME`) and nothing else; `check_recipe` does not import
-that either. Only `validate_recipe` looks at the files that the recipe names.
+`load_recipe` imports a preset of the user's (`algorithm: module:NAME`) and nothing else; `check_recipe` and
+`validate_recipe` do not import that either. Only `validate_recipe` looks at the files that the recipe names.
 """
 
 from __future__ import annotations

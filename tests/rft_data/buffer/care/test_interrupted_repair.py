@@ -93,12 +93,18 @@ def test_a_manifest_that_is_gone_is_damage_and_repair_puts_its_rows_back(
 
 
 @pytest.mark.slow
-def test_a_small_table_whose_newest_manifest_is_gone_gets_its_rows_back(bare: Path) -> None:
-    newest_manifest(bare, "metrics").unlink()
-    assert [(f.kind, f.table) for f in verify(bare).damage] == [("missing_manifest", "metrics")]
-    assert repair(bare).recovered["metrics"] == 1
-    assert sorted(stored(bare, "metrics")["step"].to_pylist()) == [0, 4, 8]
-    assert not repair(bare).changed
+@pytest.mark.parametrize(("buffer", "table"), [("bare", "metrics"), ("root", "leases")])
+def test_a_small_table_whose_newest_manifest_is_gone_gets_its_rows_back(
+    buffer: str, table: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(buffer)
+    before = stored(folder, table).sort_by("step").to_pylist()
+    newest_manifest(folder, table).unlink()
+    assert len(stored(folder, table)) == len(before) - 1
+    assert [(f.kind, f.table) for f in verify(folder).damage] == [("missing_manifest", table)]
+    assert repair(folder).recovered[table] == 1
+    assert stored(folder, table).sort_by("step").to_pylist() == before
+    assert not repair(folder).changed
 
 
 @pytest.mark.slow
