@@ -1,154 +1,31 @@
 """The buffer's write and read paths beside a bare LanceDB table, SQLite queues, an Arrow file, Trinity-RFT.
 
 `python -m benchmarks.buffer [--quick] [--parts append,lease,trinity,growth]`. Rows have 1,000 tokens with
-logprobs and text unless said otherwise. Appends and leases are medians of several runs; what needs a fresh
-memory has a process of its own.
+logprobs and text unless said otherwise. For appends and leases, all systems take turns of short slices; what
+needs a fresh memory has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from benchmarks import trinity_peer
-from benchmarks.floors import append_floors, lease_floors, seconds
+from benchmarks.appends import DURABILITIES, FORMS, append_costs
 from benchmarks.growth import commit_drift, memory_of_owner, random_leases
-from benchmarks.peers import sqlite_pickle, sqlite_raw
+from benchmarks.leases import TERMS, lease_costs
 from benchmarks.report import Bar, finish
-from benchmarks.rows import GROUP, RowMaker, arrays_of_rows, as_objects, group_result
-from rft_data.buffer import Buffer
-from rft_data.buffer.durability import Durability
-from rft_data.sampler.ledger import Ledger
 
 PARTS = ("append", "lease", "trinity", "growth")
-RUNS = 3
-TOKENS = 1000
-CLIENTS = 4
-DURABILITIES: tuple[Durability, ...] = ("process", "power")
-TERMS = ("hot", "reopened")
-FORMS = ("encoded", "arrays")
-WINDOW = 64
-"""Appends a client sends before it waits for the oldest."""
-
-
-def from_clients(send: Callable[[Any], Future[Any] | None], parts: Sequence[Any]) -> None:
-    """Send every part from CLIENTS threads and wait until all are acknowledged."""
-
-    def client(mine: Sequence[Any]) -> None:
-        waiting: deque[Future[Any]] = deque()
-        for part in mine:
-            if (future := send(part)) is not None:
-                waiting.append(future)
-            if len(waiting) >= WINDOW:
-                waiting.popleft().result()
-        for future in waiting:
-            future.result()
-
-    with ThreadPoolExecutor(CLIENTS) as threads:
-        list(threads.map(client, (parts[i::CLIENTS] for i in range(CLIENTS))))
-
-
-def cost(send: Callable[[Any], Future[Any] | None], parts: Sequence[Any]) -> dict[str, float]:
-    """Rows per second, and CPU microseconds a row of all threads."""
-    rows, cpu = sum(map(len, parts)), time.process_time()
-    wall = seconds(lambda: from_clients(send, parts))
-    return {"rows_per_s": rows / wall, "cpu_us": (time.process_time() - cpu) / rows * 1e6}
-
-
-def append_costs(folder: Path, per_call: int, rows: int) -> dict[str, float]:
-    """Appends with calls of `per_call` rows, at equal terms: `FIGURE, DURABILITY, FORM, SYSTEM`.
-
-    Durability: `process` (no fsync) and `power` (fsync before each acknowledgement). Form: `encoded` (Arrow
-    tables here, tuples of values for SQLite) and `objects` (`Experience` with NumPy arrays).
-    """
-    maker = RowMaker(TOKENS)
-    tables = [maker.table(per_call) for _ in range(rows // per_call)]
-    objects = [as_objects(table) for table in tables]
-    figures: dict[str, float] = {}
-
-    def note(*name: str, found: Mapping[str, float]) -> None:
-        figures.update({", ".join((figure, *name)): value for figure, value in found.items()})
-
-    for durability in DURABILITIES:
-        for form, parts in (("encoded", tables), ("objects", objects)):
-            with Buffer(folder / f"{durability}-{form}", durability=durability) as buffer:
-                buffer.append(maker.table(GROUP))  # opens tables, starts threads
-                note(durability, form, "buffer", found=cost(buffer.submit, parts))
-        for system, peer in (("sqlite raw", sqlite_raw), ("sqlite pickle", sqlite_pickle)):
-            for form in ("encoded", "objects"):
-                queue = peer(folder / f"{durability}-{form}-{system}.db", fsync=durability == "power")
-                if form == "objects":
-                    note(durability, form, system, found=cost(queue.append, objects))
-                else:
-                    note(
-                        durability, form, system, found=cost(queue.insert, list(map(queue.encoded, objects)))
-                    )
-                queue.close()
-    return figures | append_floors(folder, tables)
-
-
-def lease_costs(folder: Path, groups: int, leases: int) -> dict[str, float]:
-    """Rows per second of leases of `groups` groups of eight, ledger included: `TERM, FORM, SYSTEM`.
-
-    Term: `hot`, of the newest rows, and `reopened`, by a process that has just opened the store. Form:
-    `encoded` (an Arrow table; tuples of values, or rows that are still pickled) and `arrays` (each row's
-    lists as NumPy arrays; unpickled rows). All but pickled rows have the columns that a step depends on.
-    """
-    maker = RowMaker(TOKENS)
-    table = maker.table(groups * GROUP * leases * len(TERMS) * len(FORMS))
-    results = [group_result(number) for number in range(table.num_rows // GROUP)]
-    rates: dict[str, float] = {}
-
-    def measured(name: str, lease: Callable[[int], object], first: int) -> int:
-        times = [seconds(partial(lease, step)) for step in range(first, first + leases)]
-        rates[name] = groups * GROUP / statistics.median(times)
-        return first + leases
-
-    step = 0
-    for term in TERMS:
-        with Buffer(folder / "buffer") as buffer:
-            if term == "hot":
-                buffer.append(table)
-            ledger = Ledger(buffer, "run", step)
-            ledger.attach("trainer")
-
-            def lease(step: int, buffer: Buffer = buffer, ledger: Ledger = ledger) -> pa.Table:
-                granted = ledger.grant("trainer", step, 1, results[step * groups : (step + 1) * groups])
-                return buffer._experiences.take(granted.seqs, trained_only=True)
-
-            step = measured(f"{term}, encoded, buffer", lease, step)
-            step = measured(f"{term}, arrays, buffer", lambda n, act=lease: arrays_of_rows(act(n)), step)
-    objects = as_objects(table)
-    for system, peer in (("sqlite raw", sqlite_raw), ("sqlite pickle", sqlite_pickle)):
-        for term in TERMS:
-            queue = peer(folder / f"{system}.db", fsync=False)
-            if term == "hot":
-                queue.append(objects)
-            for form in FORMS:
-                take = partial(queue.lease, groups * GROUP, decode=form == "arrays")
-                measured(f"{term}, {form}, {system}", lambda _, act=take: act(), 0)
-            queue.close()
-    return rates | lease_floors(folder, table.num_rows, groups * GROUP)
-
-
-def median_figures(runs: int, measure: Callable[[Path], dict[str, float]]) -> dict[str, float]:
-    """Each figure's median over runs in fresh folders."""
-    found = []
-    for _ in range(runs):
-        with tempfile.TemporaryDirectory() as name:
-            found.append(measure(Path(name)))
-    return {key: statistics.median(run[key] for run in found) for key in found[0]}
+ROUNDS = 10
+"""Slices that each contender's medians are of."""
+SLICE = 4096
+"""Rows of one slice of appends."""
+SQLITE = ("sqlite raw", "sqlite pickle")
 
 
 def shown(title: str, figures: dict[str, Any]) -> None:
@@ -158,22 +35,21 @@ def shown(title: str, figures: dict[str, Any]) -> None:
 
 def throughput(parts: Collection[str], *, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
     """Appends and first-in-first-out leases beside the peers."""
-    runs = 1 if quick else RUNS
-    rows = 512 if quick else 8192
     bars: list[Bar] = []
     appends: dict[int, dict[str, float]] = {}
     leases: dict[str, float] = {}
-    if "append" in parts:
-        appends = {n: median_figures(runs, lambda f, n=n: append_costs(f, n, rows)) for n in (8, 64, 512)}
-        for per_call, figures in appends.items():
-            for name, value in figures.items():
-                print(f"append, {per_call} rows a call: {name:<44}{value:>12,.0f}", flush=True)
-        bars += append_bars(appends[8])
-    if "lease" in parts:
-        leases = median_figures(runs, lambda f: lease_costs(f, 64, 2 if quick else 4))
-        for name, value in leases.items():
-            print(f"lease of 64 groups x 8, first in first out: {name:<32}{value:>10,.0f} rows/s", flush=True)
-        bars += lease_bars(leases)
+    with tempfile.TemporaryDirectory() as name:
+        if "append" in parts:
+            for per_call, rounds in ((8, ROUNDS), (64, 3), (512, 3)):
+                appends[per_call] = append_costs(
+                    Path(name), per_call, 512 if quick else SLICE, 1 if quick else rounds
+                )
+                listed(f"append, {per_call} rows a call", appends[per_call])
+            bars += append_bars(appends[8])
+        if "lease" in parts:
+            leases = lease_costs(Path(name), 64, 1 if quick else 2 * ROUNDS)
+            listed("lease of 64 groups x 8", leases)
+            bars += lease_bars(leases)
     theirs = trinity_peer.rates(rows=512 if quick else 4096) if "trinity" in parts else {}
     if theirs:
         shown("Trinity-RFT's SQLExperienceStorage, rows/s", theirs)
@@ -181,34 +57,43 @@ def throughput(parts: Collection[str], *, quick: bool) -> tuple[list[Bar], dict[
     return bars, {"append": appends, "lease": leases, "trinity": theirs}
 
 
-def fastest_sqlite(rates: Mapping[str, float], term: str) -> float:
-    """Rows per second of the faster of SQLite's two ways, at the same terms."""
-    return max(rates[f"{term}, {system}"] for system in ("sqlite raw", "sqlite pickle"))
+def listed(title: str, figures: Mapping[str, float]) -> None:
+    """A line for each contender: its rate, CPU, and how many times as fast the buffer is."""
+    for key, rate in figures.items():
+        figure, _, name = key.partition(", ")
+        if figure != "rows_per_s":
+            continue
+        line = f"{title}: {name:<36}{rate:>10,.0f} rows/s{figures[f'cpu_us, {name}']:>9.1f} us of CPU a row"
+        if (ratio := figures.get(f"ratio, {name}")) is not None:
+            low, high = figures[f"ratio_low, {name}"], figures[f"ratio_high, {name}"]
+            line += f"; the buffer {ratio:.2f} times [{low:.2f}, {high:.2f}]"
+        print(line, flush=True)
+
+
+def least_ratio(figures: Mapping[str, float], terms: Sequence[str], systems: Sequence[str]) -> float:
+    """The least of the median ratios at these terms and beside these systems."""
+    return min(figures[f"ratio, {term}, {system}"] for term in terms for system in systems)
 
 
 def append_bars(figures: Mapping[str, float]) -> list[Bar]:
     """Appends of 8 rows a call beside the faster SQLite, the least of the four equal terms, and CPU a row."""
-    terms = [
-        f"rows_per_s, {durability}, {form}" for durability in DURABILITIES for form in ("encoded", "objects")
-    ]
-    ratios = [figures[f"{term}, buffer"] / fastest_sqlite(figures, term) for term in terms]
-    ours = figures["rows_per_s, process, encoded, buffer"]
+    terms = [f"{durability}, {form}" for durability in DURABILITIES for form in FORMS]
     return [
-        Bar("append_8row_vs_sqlite", min(ratios), 1.3),
+        Bar("append_8row_vs_sqlite", least_ratio(figures, terms, SQLITE), 1.3),
         Bar("append_cpu_us_per_row_8_arrow", figures["cpu_us, process, encoded, buffer"], 80, ceiling=True),
         Bar(
             "append_cpu_us_per_row_8_objects", figures["cpu_us, process, objects, buffer"], 130, ceiling=True
         ),
-        Bar("append_vs_bare_add512", ours / figures["bare add of 512"], 0.9),
+        Bar("append_vs_bare_add512", figures["ratio, process, encoded, bare add of 512"], 0.9),
     ]
 
 
-def lease_bars(rates: Mapping[str, float]) -> list[Bar]:
+def lease_bars(figures: Mapping[str, float]) -> list[Bar]:
     """Leases beside SQLite, the least of both forms; rows that are still pickled cannot be trained on."""
     bars = []
     for term, bound in zip(TERMS, (3.0, 1.0), strict=True):
-        encoded = rates[f"{term}, encoded, buffer"] / rates[f"{term}, encoded, sqlite raw"]
-        arrays = rates[f"{term}, arrays, buffer"] / fastest_sqlite(rates, f"{term}, arrays")
+        encoded = least_ratio(figures, [f"{term}, encoded"], ["sqlite raw"])
+        arrays = least_ratio(figures, [f"{term}, arrays"], SQLITE)
         bars.append(Bar(f"lease_{term}_vs_sqlite", min(encoded, arrays), bound))
     return bars
 
@@ -227,7 +112,9 @@ def trinity_bars(
         if n < 512
     ]
     if leases:
-        bars.append(Bar("lease_fifo_vs_trinity", leases["hot, arrays, buffer"] / theirs["read_512"], 20.0))
+        bars.append(
+            Bar("lease_fifo_vs_trinity", leases["rows_per_s, hot, arrays, buffer"] / theirs["read_512"], 20.0)
+        )
     return bars
 
 

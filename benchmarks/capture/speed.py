@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +17,9 @@ import numpy as np
 
 from benchmarks.capture.clients import asked_tokens, client, opened
 from benchmarks.capture.servers import Server, rft_serve, vllm_serve
+from benchmarks.turns import interval
 
 AT_ONCE, TOKENS = 32, 48
-_DRAWS = 2000
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -91,13 +90,6 @@ async def _paired(mine: Server, it: Server, pairs: int) -> tuple[Side, Side]:
         for measured in (side.rates, side.busy, side.idle):
             del measured[0]
     return ours, theirs
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The middle 95 % of medians of pairs drawn with replacement."""
-    drawn = np.random.default_rng(0).choice(np.asarray(ratios), (_DRAWS, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return float(low), float(high)
 
 
 def processor_s(server: Server) -> float:
