@@ -47,13 +47,13 @@ class BareLeases:
 
     def __init__(self, folder: Path) -> None:
         """`folder`: that of a buffer with experiences, and at least one row of `leases`."""
-        self._floor = folder.with_name("floor")
         self._event = lance.dataset(str(folder / "leases.lance")).to_table(limit=1).cast(LEASES)
+        self._head = lance.write_dataset(self._event, folder.with_name("floor"), mode="overwrite")
         self._rows = lance.dataset(str(folder / "experiences.lance"))
 
     def commit(self) -> None:
-        """Append the row of one lease."""
-        lance.write_dataset(self._event, self._floor, mode="append")
+        """Append the row of one lease, to the table as it is known: it is not opened again."""
+        self._head = lance.write_dataset(self._event, self._head, mode="append")
 
     def read(self, seqs: Sequence[int]) -> pa.Table:
         """The rows with these numbers; valid while nothing was deleted."""

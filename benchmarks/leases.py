@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from benchmarks.peers import SqliteQueue, sqlite_pickle, sqlite_raw
 from benchmarks.rows import GROUP, RowMaker, arrays_of_rows, as_objects, group_result
 from benchmarks.turns import Cost, cost, medians, ratios_to, take_turns
 from rft_data.buffer import Buffer
+from rft_data.core.rows import GroupResult
 from rft_data.sampler.ledger import Ledger
 
 TERMS = ("hot", "reopened")
@@ -58,7 +59,8 @@ class Stores:
         def buffer(number: int) -> Cost:
             if hot:
                 self._buffer.append(of_slice(number))
-            return cost(rows, partial(self._leased, form))
+            groups = self._next_groups()
+            return cost(rows, partial(self._leased, form, groups))
 
         def of_queue(queue: SqliteQueue, number: int) -> Cost:
             if hot:
@@ -89,9 +91,11 @@ class Stores:
     def _next_rows(self, leases: int) -> pa.Table:
         return self._maker.table(self._groups * GROUP * leases)
 
-    def _leased(self, form: str) -> Any:
+    def _next_groups(self) -> list[GroupResult]:
         first = self._step * self._groups
-        groups = [group_result(number) for number in range(first, first + self._groups)]
+        return [group_result(number) for number in range(first, first + self._groups)]
+
+    def _leased(self, form: str, groups: Sequence[GroupResult]) -> Any:
         granted = self._ledger.grant("trainer", self._step, 1, groups)
         self._step += 1
         table: pa.Table = self._buffer._experiences.take(granted.seqs, trained_only=True)
