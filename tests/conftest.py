@@ -14,6 +14,7 @@ from rft_data.core.collector import collector_paused
 from rft_data.run.build import prepare_process
 from tests.order import pytest_collection_modifyitems  # noqa: F401
 from tests.skips import pytest_terminal_summary  # noqa: F401
+from tests.template import use_template
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Of tests side by side each keeps to one core, also in its child processes: two OpenMP threads that wait for
@@ -22,6 +23,7 @@ os.environ["OMP_THREAD_LIMIT"] = "1"
 # Ray gives its workers way to every other process (nice 15); beside other tests a run would stand still.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - so Ray names it
 prepare_process()
+use_template()
 # Thousands of small tables are written and removed: in memory, if it has room for them (a run needs 1 GiB).
 MEMORY = Path("/dev/shm")  # noqa: S108
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:

@@ -1,0 +1,226 @@
+"""A process that has imported the libraries, out of which children of the tests are forked.
+
+A role of a run spends 4 to 10 s of processor time on imports, and the tests start hundreds of them. What is
+in `FORKED` begins here with its modules loaded, and is otherwise what it would be: a child of the process
+that started it, with the environment, folder, streams and descriptors that it was given. All others start as
+ever, and so do all with RFT_TEST_FRESH=1, on other systems than Linux, and where an import would read another
+environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COMMAND = "rft_data.cli.app"
+FORKED = ("rft_data.placement.child", "trainers.ranks.follower", COMMAND)
+"""Modules that are started with `python -m`; the last of them also as `rft`."""
+PRELOADED = (
+    "explorers.engines.transformers_engine",
+    "explorers.role",
+    "rft_data.placement.host",
+    "trainers.offline.offline_role",
+    "trainers.role",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen2.tokenization_qwen2",
+)
+_OF_LIBRARIES = "HF_ HUGGING TRANSFORMERS_ TRL_ TORCH PYTORCH VLLM_ RAY_ TOKENIZERS_ LD_ PYTHON"
+READ = ("RFT_FAILPOINT", *_OF_LIBRARIES.split())
+"""How names of variables begin that imports read; where one of them differs a command starts as ever."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Threads of libraries would be missing in what is forked."""
+_SUBREAPER = 36
+_HEAD = struct.Struct("<i")
+_ABOVE = 500
+"""Descriptors are moved beyond this one before they get their places."""
+_real: Any = subprocess._fork_exec  # type: ignore[attr-defined]  # what Popen calls once all pipes are made
+
+
+class Template:
+    """The process, as the one that starts children sees it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-u", __file__, str(theirs.fileno()), str(self.owner)],
+                pass_fds=[theirs.fileno()],
+                env={**_environment_here, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=subprocess.DEVNULL,
+            )
+
+    def fork(self, order: dict[str, Any], descriptors: list[int]) -> int:
+        """The id of a new child of this process."""
+        content = json.dumps(order).encode()
+        with self._lock:
+            _adopt(True)
+            try:
+                socket.send_fds(self._socket, [_HEAD.pack(len(content))], descriptors)
+                self._socket.sendall(content)
+                return int(_HEAD.unpack(_exactly(self._socket, _HEAD.size))[0])
+            finally:
+                _adopt(False)
+
+
+_template: Template | None = None
+_environment_here: dict[str, str] = {}
+"""That of this process as its first test finds it: what the template was started with."""
+
+
+def use_template() -> None:
+    """From now on children of this process come from a template, which starts with the first of them."""
+    if sys.platform == "linux" and sys.version_info[:2] == (3, 11) and not os.environ.get("RFT_TEST_FRESH"):
+        _environment_here.update(os.environ)
+        subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
+
+
+def _fork_exec(*given: Any) -> int:
+    """What `_posixsubprocess.fork_exec` does; see subprocess.Popen._execute_child for its arguments."""
+    command, _, _, kept, folder, environment, *streams = given
+    passed = [one for one in kept if one != streams[7]]  # where a failed exec would be told
+    module, *arguments = _ordered([os.fsdecode(word) for word in command])
+    env = _environment(environment)
+    if module not in FORKED or not _suits(env):
+        return int(_real(*given))
+    own_session, group = given[15:17]
+    stdin, stdout, stderr = streams[0], streams[3], streams[5]
+    sent = [stdin if stdin >= 0 else 0, stdout if stdout >= 0 else 1, stderr if stderr >= 0 else 2, *passed]
+    order = {
+        "module": module,
+        "arguments": arguments,
+        "environment": env,
+        "folder": os.fsdecode(folder) if folder else str(Path.cwd()),
+        "places": [0, 1, 2, *passed],
+        "own_session": bool(own_session),
+        "group": group,
+    }
+    return _shared().fork(order, sent)
+
+
+def _ordered(words: list[str]) -> list[str]:
+    """The module that a command runs, and its arguments; an empty name where it runs none."""
+    if words[0] == str(Path(sys.executable).with_name("rft")):
+        return [COMMAND, *words[1:]]
+    options = [word for word in words[1:4] if word in ("-P", "-u")]
+    if words[0] != sys.executable or words[1 + len(options) : 2 + len(options)] != ["-m"]:
+        return [""]
+    return words[2 + len(options) :]
+
+
+def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
+    if given is None:
+        return dict(os.environ)
+    return dict(os.fsdecode(one).split("=", 1) for one in given)  # type: ignore[misc]
+
+
+def _suits(env: dict[str, str]) -> bool:
+    known = _environment_here
+    other = {name for name in {*env, *known} if env.get(name) != known.get(name)} - {"PYTHONPATH"}
+    return not any(name.startswith(READ) for name in other)
+
+
+def _shared() -> Template:
+    global _template
+    if _template is None or _template.owner != os.getpid():
+        _template = Template()
+    return _template
+
+
+def _adopt(orphans: bool) -> None:
+    """Whether processes whose parent has ended become children of this one."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, int(orphans))
+
+
+def _exactly(end: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = end.recv(size - len(found))
+        if not part:
+            raise EOFError("the template of child processes has ended")
+        found += part
+    return found
+
+
+# --- in the template -------------------------------------------------------------------------------
+
+
+def serve(end: socket.socket, owner: int) -> dict[str, Any] | None:
+    """Fork a child for each order; returns its order in each child, and None once the owner has gone."""
+    while True:
+        try:
+            head, descriptors, _, _ = socket.recv_fds(end, _HEAD.size, 64)
+            if not head:
+                return None
+            order: dict[str, Any] = json.loads(_exactly(end, _HEAD.unpack(head)[0]))
+        except (EOFError, ConnectionError):
+            return None
+        told, tell = os.pipe()
+        if not (between := os.fork()):
+            if child := os.fork():
+                os.write(tell, _HEAD.pack(child))
+                os._exit(0)
+            end.close()
+            while os.getppid() != owner:
+                time.sleep(0.001)
+            for one in (told, tell):
+                os.close(one)
+            _become(order, descriptors)
+            return order
+        os.waitpid(between, 0)
+        end.sendall(os.read(told, _HEAD.size))
+        for one in (told, tell, *descriptors):
+            os.close(one)
+
+
+def _become(order: dict[str, Any], descriptors: list[int]) -> None:
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, _ABOVE) for one in descriptors]
+    for one in descriptors:
+        os.close(one)
+    for one, place in zip(high, order["places"], strict=True):
+        os.dup2(one, place)
+        os.close(one)
+    if order["own_session"]:
+        os.setsid()
+    elif order["group"] >= 0:
+        os.setpgid(0, order["group"])
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *_BASE]
+    sys.argv[:] = [order["module"], *order["arguments"]]
+
+
+def main() -> None:
+    """Import, then serve; in a child: be the module that was ordered."""
+    end, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    end.set_inheritable(False)
+    for module in PRELOADED:
+        importlib.import_module(module)
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("an import started a thread, which forked children would lack")
+    gc.collect()
+    gc.freeze()
+    if (order := serve(end, owner)) is not None:
+        gc.unfreeze()
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+
+
+_BASE = [entry for entry in sys.path if entry not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+if __name__ == "__main__":
+    main()
