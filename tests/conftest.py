@@ -23,7 +23,6 @@ os.environ["OMP_THREAD_LIMIT"] = "1"
 # Ray gives its workers way to every other process (nice 15); beside other tests a run would stand still.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - so Ray names it
 prepare_process()
-use_template()
 # Thousands of small tables are written and removed: in memory, if it has room for them (a run needs 1 GiB).
 MEMORY = Path("/dev/shm")  # noqa: S108
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
@@ -43,6 +42,7 @@ gc.freeze = gc.unfreeze = lambda: None
 # Compiled modules are kept: pytest needs 7 s in each of its workers to compile all tests again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+use_template()
 
 
 @pytest.hookimpl(wrapper=True)

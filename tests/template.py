@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rft_data.core import failpoints
+
 COMMAND = "rft_data.cli.app"
 FORKED = ("rft_data.placement.child", "trainers.ranks.follower", COMMAND)
 """Modules that are started with `python -m`; the last of them also as `rft`."""
@@ -38,8 +40,10 @@ PRELOADED = (
     "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.qwen2.tokenization_qwen2",
 )
-_OF_LIBRARIES = "HF_ HUGGING TRANSFORMERS_ TRL_ TORCH PYTORCH VLLM_ RAY_ TOKENIZERS_ LD_ PYTHON"
-READ = ("RFT_FAILPOINT", *_OF_LIBRARIES.split())
+READ = (
+    *("HF_", "HUGGING", "TRANSFORMERS_", "TOKENIZERS_", "TRL_", "TORCH_", "TORCHDYNAMO", "PYTORCH"),
+    *("VLLM_", "RAY_", "LD_", "PYTHON"),
+)
 """How names of variables begin that imports read; where one of them differs a command starts as ever."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Threads of libraries would be missing in what is forked."""
@@ -61,7 +65,7 @@ class Template:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-u", __file__, str(theirs.fileno()), str(self.owner)],
                 pass_fds=[theirs.fileno()],
-                env={**_environment_here, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path)},
+                env={**_environment_here, **_ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[1])},
                 stdin=subprocess.DEVNULL,
             )
 
@@ -94,10 +98,12 @@ def _fork_exec(*given: Any) -> int:
     """What `_posixsubprocess.fork_exec` does; see subprocess.Popen._execute_child for its arguments."""
     command, _, _, kept, folder, environment, *streams = given
     passed = [one for one in kept if one != streams[7]]  # where a failed exec would be told
-    module, *arguments = _ordered([os.fsdecode(word) for word in command])
+    words = [os.fsdecode(word) for word in command]
+    module, *arguments = _ordered(words)
     env = _environment(environment)
     if module not in FORKED or not _suits(env):
         return int(_real(*given))
+    here = os.fsdecode(folder) if folder else str(Path.cwd())
     own_session, group = given[15:17]
     stdin, stdout, stderr = streams[0], streams[3], streams[5]
     sent = [stdin if stdin >= 0 else 0, stdout if stdout >= 0 else 1, stderr if stderr >= 0 else 2, *passed]
@@ -105,7 +111,8 @@ def _fork_exec(*given: Any) -> int:
         "module": module,
         "arguments": arguments,
         "environment": env,
-        "folder": os.fsdecode(folder) if folder else str(Path.cwd()),
+        "folder": here,
+        "first": [] if "-P" in words[:3] else [here if "-m" in words[:3] else str(Path(words[0]).parent)],
         "places": [0, 1, 2, *passed],
         "own_session": bool(own_session),
         "group": group,
@@ -202,7 +209,9 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *_BASE]
+    own = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:] = [*order["first"], *own, *_BASE]
+    importlib.reload(failpoints)  # it reads its variable when it is imported
     sys.argv[:] = [order["module"], *order["arguments"]]
 
 
