@@ -41,8 +41,8 @@ PRELOADED = (
     "transformers.models.qwen2.tokenization_qwen2",
 )
 READ = (
-    *("HF_", "HUGGING", "TRANSFORMERS_", "TOKENIZERS_", "TRL_", "TORCH_", "TORCHDYNAMO", "PYTORCH"),
-    *("VLLM_", "RAY_", "LD_", "PYTHON"),
+    *("HF_", "HUGGING", "TRANSFORMERS_", "TOKENIZERS_", "TRL_", "TORCH_", "TORCHDYNAMO", "LD_"),
+    *("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONWARNINGS"),
 )
 """How names of variables begin that imports read; where one of them differs a command starts as ever."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -110,6 +110,7 @@ def _fork_exec(*given: Any) -> int:
     order = {
         "module": module,
         "arguments": arguments,
+        "script": words[0] if words[0] != sys.executable else "",
         "environment": env,
         "folder": here,
         "first": [] if "-P" in words[:3] else [here if "-m" in words[:3] else str(Path(words[0]).parent)],
@@ -138,7 +139,7 @@ def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
 
 def _suits(env: dict[str, str]) -> bool:
     known = _environment_here
-    other = {name for name in {*env, *known} if env.get(name) != known.get(name)} - {"PYTHONPATH"}
+    other = {name for name in {*env, *known} if env.get(name) != known.get(name)}
     return not any(name.startswith(READ) for name in other)
 
 
@@ -212,7 +213,7 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
     own = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = [*order["first"], *own, *_BASE]
     importlib.reload(failpoints)  # it reads its variable when it is imported
-    sys.argv[:] = [order["module"], *order["arguments"]]
+    sys.argv[:] = [order["script"] or order["module"], *order["arguments"]]
 
 
 def main() -> None:
@@ -227,7 +228,10 @@ def main() -> None:
     gc.freeze()
     if (order := serve(end, owner)) is not None:
         gc.unfreeze()
-        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        if order["script"]:
+            runpy.run_path(order["script"], run_name="__main__")
+        else:
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
 _BASE = [entry for entry in sys.path if entry not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
