@@ -20,6 +20,8 @@ from rft_data.core.words import ENDPOINT, Drift
 
 _USAGE = "usage"
 """Key of a row's metadata: tokens of its turns, as the endpoint counted them."""
+_BYTES_OF_A_TOKEN = 4
+"""Of English text in large vocabularies; only a bound on memory is counted so."""
 
 
 class EndpointModel(RecordingModel):
@@ -28,9 +30,17 @@ class EndpointModel(RecordingModel):
     Rows hold messages and no token ids, and say who answered.
     """
 
-    def __init__(self, engine: ChatEngine, sampling: Sampling, *, budget: int | None = None) -> None:
-        """`budget`: most tokens that the whole rollout may sample, None: no limit."""
-        super().__init__(sampling, "", budget)
+    def __init__(
+        self,
+        engine: ChatEngine,
+        sampling: Sampling,
+        *,
+        budget: int | None = None,
+        room: int | None = None,
+    ) -> None:
+        """`budget`: most tokens that the whole rollout may sample, `room`: that its rows may have, what was
+        given counted by its bytes; None: no limit."""
+        super().__init__(sampling, "", budget, room)
         self._chat_engine = engine
         self._answers: dict[Turn, ChatCompletion] = {}
 
@@ -79,7 +89,9 @@ class EndpointModel(RecordingModel):
         recorded = parent is not None or self._turns.diverged(None, keys, offered, ended=False)
         forked = recorded and any(one["role"] == "assistant" for one in given[known:])
         self.drift[Drift.FORKED if forked else Drift.EXACT] += 1
-        return Turn(parent, tuple(keys[known:]), tuple(deepcopy(given[known:])), [], offered)
+        added = deepcopy(given[known:])
+        size = len(canonical_json(list(added)).encode()) // _BYTES_OF_A_TOKEN
+        return Turn(parent, tuple(keys[known:]), tuple(added), [], offered, size)
 
     async def _sample(
         self,

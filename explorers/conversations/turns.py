@@ -27,6 +27,8 @@ class Turn:
     """Ids that stand before the sampled ones: given, not sampled."""
     offered: str
     """The tools that were offered, as canonical JSON; empty for a completion, which is no chat."""
+    size: int | None = None
+    """As how many tokens the messages count, where `context` does not have their ids."""
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
@@ -182,7 +184,7 @@ class Turns:
         """Add a turn that is about to be sampled."""
         siblings = self.siblings(turn.parent)
         before = 0 if turn.parent is None or not siblings else len(turn.parent.ids)
-        self._begun[turn] = before + len(turn.context)
+        self._begun[turn] = before + (len(turn.context) if turn.size is None else turn.size)
         self.given += self._begun[turn]
         siblings.append(turn)
 

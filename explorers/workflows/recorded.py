@@ -126,7 +126,7 @@ class RecordedWorkflow:
     def model(self, engine: Engine, ctx: RolloutContext) -> RecordingModel:
         """The model of one rollout."""
         if self._template is None:
-            return EndpointModel(chat_engine(engine), ctx.sampling, budget=self._budget)
+            return EndpointModel(chat_engine(engine), ctx.sampling, budget=self._budget, room=self.room)
         return Model(
             engine,
             self._template,
