@@ -59,7 +59,6 @@ class Template:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -72,17 +71,18 @@ class Template:
     def fork(self, order: dict[str, Any], descriptors: list[int]) -> int:
         """The id of a new child of this process."""
         content = json.dumps(order).encode()
-        with self._lock:
-            _adopt(True)
-            try:
-                socket.send_fds(self._socket, [_HEAD.pack(len(content))], descriptors)
-                self._socket.sendall(content)
-                return int(_HEAD.unpack(_exactly(self._socket, _HEAD.size))[0])
-            finally:
-                _adopt(False)
+        _adopt(True)
+        try:
+            socket.send_fds(self._socket, [_HEAD.pack(len(content))], descriptors)
+            self._socket.sendall(content)
+            return int(_HEAD.unpack(_exactly(self._socket, _HEAD.size))[0])
+        finally:
+            _adopt(False)
 
 
 _template: Template | None = None
+_one_at_a_time = threading.Lock()
+"""Over the start of the template too: one that adopts must not be told to stop by another thread."""
 _environment_here: dict[str, str] = {}
 """That of this process as its first test finds it: what the template was started with."""
 
@@ -118,7 +118,8 @@ def _fork_exec(*given: Any) -> int:
         "own_session": bool(own_session),
         "group": group,
     }
-    return _shared().fork(order, sent)
+    with _one_at_a_time:
+        return _shared().fork(order, sent)
 
 
 def _ordered(words: list[str]) -> list[str]:

@@ -55,15 +55,15 @@ def _part_problems(recipe: Recipe) -> list[str]:
         found.texts += _import_problems(run)
     if (asking := with_tasks(recipe)) is not None:
         tasks = [one for section in asking.tasks for one in _first_tasks(section, asking, found)]
-        if (playing := with_explorers(recipe)) is not None and not playing.several_models:
+        if (playing := with_explorers(recipe)) is not None:
             _check_play(playing, tasks, found)
     return found.texts
 
 
 def _check_play(recipe: ExplorerRecipe, tasks: list[Task], found: _Problems) -> None:
-    """Make the workflows, with the model's tokenizer where it has one, and render the prompts of tasks."""
+    """Make the workflows, with the tokenizer where there is one model, and render the prompts of tasks."""
     model, tokenizer = recipe.played.path, None
-    if recipe.explorer.base_url is None and model:
+    if recipe.explorer.base_url is None and model and not recipe.several_models:
         tokenizer = found.attempt(partial(_tokenizer, model))
     for one in (recipe.explorer.workflow, *recipe.explorer.workflows.values()):
         found.attempt(partial(check_workflow, recipe.explorer, one, tokenizer))

@@ -22,8 +22,11 @@ def check_own_rewards(section: ExplorerSection) -> None:
 
     Raises: RecipeError, UnknownComponentError.
     """
-    own = {one.use: one for one in section.reward if one.use not in REWARDS}
-    components = [{"use": use, "args": one.args, "name": one.name or use} for use, one in own.items()]
+    components = [
+        {"use": one.use, "args": one.args, "name": one.name or one.use}
+        for one in section.reward
+        if one.use not in REWARDS
+    ]
     make_rewards(components, recipe_limits(section.limits, section.group_size)).close()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from explorers.conversations.endpoint_model import EndpointModel
-from explorers.conversations.replies import BudgetSpent
 from explorers.engines.openai_engine import OpenaiEngine
 from explorers.limits import Limits
 from explorers.meter import Meter, metered
@@ -69,27 +68,6 @@ def one_row(outcome: list[Experience] | Exception) -> Experience:
 
 def in_turn(*answers: Answer) -> Says:
     return lambda _, number: answers[number]
-
-
-def test_what_is_given_counts_by_its_bytes_and_is_bounded(tmp_path: Path) -> None:
-    long = {"role": "user", "content": "many words " * 100}
-    with ChatServer(lambda _, number: completion(content="five")) as server:
-        engine = engine_at(server, tmp_path, limits={"retries": 0})
-        model = EndpointModel(engine, Sampling(8), room=400)
-
-        async def story() -> None:
-            reply = await model.chat([long])
-            assert 1100 // 4 < model.held < 400
-            held = model.held
-            with pytest.raises(BudgetSpent, match="of at most 400"):
-                await model.chat([long, reply.message, long])
-            assert model.held == held, "a turn that was not sampled is not held"
-            await model.chat([long, reply.message, {"role": "user", "content": "Sure?"}])
-            assert held < model.held < 400
-            engine.close()
-
-        asyncio.run(story())
-    assert len(server.requests) == 2
 
 
 def test_images_are_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def with_model(folder: Path, template: str | None) -> str:
     return f"model={{path: {folder}/model}}"
 
 
+def told(found: list[str], *parts: str) -> None:
+    """Each of these is in a problem, and there are no others."""
+    assert len(found) == len(parts), found
+    for part in parts:
+        assert any(part in one for one in found), (part, found)
+
+
 @pytest.mark.slow
 def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
     overrides = [
@@ -44,14 +51,13 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
         with_model(tmp_path, QWEN25),
     ]
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
-    assert len(found) == 4, found
-    for part in (
+    told(
+        found,
         "SFTConfig refuses",
         "reward_variance_filter",
         "of the first 3 prompts have more than 4",
         "its attention heads are 16 wide, and vLLM has on a CPU those of 32, 64",
-    ):
-        assert any(part in one for one in found), (part, found)
+    )
 
 
 NOT_HERE = re.compile(
@@ -91,6 +97,29 @@ class Adder:
 
 def graded(task, completion, judge, strictness):
     return 1.0
+
+class Least:
+    def __init__(self, least: int) -> None:
+        self.least = int(least)
+
+    def __call__(self, task, completion):
+        return float(len(completion) >= self.least)
+"""
+EVAL = """\
+recipe: 1
+name: measured
+mode: eval
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+models: [one, other]
+tasks: [{{name: sums, source: {{use: reasoning_gym, dataset: chain_sum, size: 4}}}}]
+evaluation: {{limit: 4}}
+explorer:
+  engine: {{use: transformers, max_model_len: 64}}
+  max_tokens: 8
+  workflow: {{use: "{root}/mine.py:alone"}}
+  reward: [{{use: "{root}/mine.py:Least", name: short, args: {{least: x}}}},
+    {{use: "{root}/mine.py:Least", name: long, args: {{least: 9}}}}]
 """
 
 
@@ -107,14 +136,20 @@ def test_own_code_that_an_explorer_would_refuse_is_named_before(tmp_path: Path) 
             ],
         )
     )
-    assert len(found) == 4, found
-    for part in (
+    told(
+        found,
         "write `async def play(task, model)`",
         "Silent.add cannot be offered to a model",
         "the class does not take the arguments ['size']",
         "graded' takes (task, completion, judge, strictness)",
-    ):
-        assert any(part in one for one in found), (part, found)
+    )
+
+
+def test_own_code_that_measures_several_models_is_made_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "measured.yaml").write_text(EVAL.format(root=tmp_path))
+    found = deep_problems(load_recipe(tmp_path / "measured.yaml"))
+    told(found, "write `async def play(task, model)`", "invalid literal for int() with base 10: 'x'")
 
 
 def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts_that_are_trai
     with Buffer(tmp_path / "buffer") as buffer:
         rows = buffer.read("experiences").to_pylist()
         step_of = {row["version"]: row["step"] for row in buffer.read("versions").to_pylist()}
+        grants = [one for one in buffer.read("leases").to_pylist() if one["kind"] == "grant"]
     assert set(step_of.values()) == {0, 1, 2}
     assert len({(row["group_id"], row["member"]) for row in rows}) == len(rows) >= 8
     for row in rows:
@@ -45,3 +46,8 @@ def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts_that_are_trai
         assert row["reward"] in (0.0, 1.0)
         assert 0 < sum(row["action_mask"]) <= 16
         assert {step_of[span["version"]] for span in row["version_spans"]} <= {0, 1, 2}
+    trained = {group: one["step"] for one in grants for group in one["group_ids"]}
+    lags = {
+        trained[row["group_id"]] - step_of[row["version_min"]] for row in rows if row["group_id"] in trained
+    }
+    assert lags <= {0, 1}
