@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.floors import BareTable
-from benchmarks.peers import ArrowFile, sqlite_pickle, sqlite_raw
+from benchmarks.peers import PEERS, ArrowFile
 from benchmarks.rows import RowMaker, as_objects
-from benchmarks.turns import Cost, cost, medians, ratios_to, take_turns
+from benchmarks.turns import Cost, cost, figures_of, take_turns
 from rft_data.buffer import Buffer
 from rft_data.buffer.durability import Durability
 from rft_data.core.schema import INCOMING
@@ -79,10 +79,7 @@ def append_costs(folder: Path, per_call: int, rows: int, rounds: int) -> dict[st
             with tempfile.TemporaryDirectory(dir=folder) as name, ExitStack() as opened:
                 contenders = _contenders(Path(name), opened, calls, durability, form)
                 costs = take_turns(contenders, rounds)
-            found = medians(costs) | ratios_to("buffer", costs)
-            for key, value in found.items():
-                figure, system = key.split(", ", 1)
-                figures[f"{figure}, {durability}, {form}, {system}"] = value
+            figures |= figures_of("buffer", costs, durability, form)
     return figures
 
 
@@ -93,7 +90,7 @@ def _contenders(
     buffer = opened.enter_context(Buffer(folder / "buffer", durability=durability))
     queues = {
         system: opened.enter_context(closing(peer(folder / f"{system}.db", fsync=fsync)))
-        for system, peer in (("sqlite raw", sqlite_raw), ("sqlite pickle", sqlite_pickle))
+        for system, peer in PEERS.items()
     }
     contenders = {"buffer": partial(_slice, buffer.submit, calls, as_objects if form == "objects" else None)}
     for system, queue in queues.items():

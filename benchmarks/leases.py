@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,15 @@ import pyarrow as pa
 
 from benchmarks.appends import TOKENS
 from benchmarks.floors import BareLeases
-from benchmarks.peers import SqliteQueue, sqlite_pickle, sqlite_raw
+from benchmarks.peers import PEERS, SqliteQueue
 from benchmarks.rows import GROUP, RowMaker, arrays_of_rows, as_objects, group_result
-from benchmarks.turns import Cost, cost, medians, ratios_to, take_turns
+from benchmarks.turns import Cost, cost, figures_of, take_turns
 from rft_data.buffer import Buffer
 from rft_data.core.rows import GroupResult
 from rft_data.sampler.ledger import Ledger
 
 TERMS = ("hot", "reopened")
 FORMS = ("encoded", "arrays")
-PEERS: Mapping[str, Callable[..., SqliteQueue]] = {"sqlite raw": sqlite_raw, "sqlite pickle": sqlite_pickle}
 
 
 class Stores:
@@ -121,8 +120,6 @@ def lease_costs(folder: Path, groups: int, rounds: int) -> dict[str, float]:
             stores = Stores(folder, groups, step, maker, opened)
             for form in FORMS:
                 costs = take_turns(stores.contenders(form, hot=term == "hot"), rounds)
-                for key, value in (medians(costs) | ratios_to("buffer", costs)).items():
-                    figure, system = key.split(", ", 1)
-                    figures[f"{figure}, {term}, {form}, {system}"] = value
+                figures |= figures_of("buffer", costs, term, form)
                 step += slices
     return figures

@@ -124,6 +124,10 @@ def _raw(row: Experience, name: str) -> object:
     return value.timestamp() if name == "created_at" else json.dumps(value)
 
 
+PEERS: Mapping[str, Callable[..., SqliteQueue]] = {"sqlite raw": sqlite_raw, "sqlite pickle": sqlite_pickle}
+"""SQLite's two ways, by the names that figures have."""
+
+
 class ArrowFile:
     """The floor: record batches appended to one Arrow file, fsync after each."""
 

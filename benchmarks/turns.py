@@ -75,6 +75,12 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def figures_of(ours: str, costs: Mapping[str, Sequence[Cost]], *terms: str) -> dict[str, float]:
+    """Medians, and ratios of `ours`, as `FIGURE, TERMS, NAME`."""
+    found = (medians(costs) | ratios_to(ours, costs)).items()
+    return {key.replace(", ", ", ".join(("", *terms, "")), 1): value for key, value in found}
+
+
 def ratios_to(ours: str, costs: Mapping[str, Sequence[Cost]]) -> dict[str, float]:
     """`ratio, NAME`, `ratio_low, NAME` and `ratio_high, NAME` of `ours` to every other contender."""
     return {
