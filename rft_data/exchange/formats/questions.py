@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rft_data.core.chat import one_text
+from rft_data.core.chat import chat, one_text
 from rft_data.core.errors import RowError
-from rft_data.core.rows import Experience, Task
+from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import RowSource
 from rft_data.exchange.formats.records import (
     RESERVED,
@@ -58,20 +58,27 @@ def boxed_answer(solution: str) -> str | None:
     return None
 
 
+def _prompt(row: Row, column: str) -> list[Message]:
+    """The question of a row: its text as the user's message, or its messages as they are."""
+    value = row.get(column)
+    if isinstance(value, list):
+        return chat(value, f"column '{column}'")
+    return [{"role": "user", "content": text_cell(row, column)}]
+
+
 def _records(
-    origin: Origin, row: Row, question: str, answer: str | None, solution: str | None
+    origin: Origin, row: Row, prompt: list[Message], answer: str | None, solution: str | None
 ) -> Sequence[Record]:
     metadata = extra_columns(row, ("question", "answer", "problem", "solution"))
-    prompt = {"role": "user", "content": question}
-    task = Task(origin.taskset, (prompt,), answer, origin.split, metadata=metadata)
+    task = Task(origin.taskset, tuple(prompt), answer, origin.split, metadata=metadata)
     records: list[Record] = [] if answer is None else [task]
     if solution is not None:
         given = {_GIVEN: answer} if row.get("answer") not in (None, "") else {}
         records.append(
             imported_experience(
                 origin,
-                [prompt, {"role": "assistant", "content": solution}],
-                1,
+                [*prompt, {"role": "assistant", "content": solution}],
+                len(prompt),
                 source=RowSource.EXPERT,
                 task_id=task.task_id,
                 metadata={**metadata, **given},
@@ -82,7 +89,7 @@ def _records(
 
 def read_gsm8k(row: Row, origin: Origin) -> Sequence[Record]:
     """A task, and an expert's experience when the answer is a worked solution that ends in `#### 42`."""
-    question, text = text_cell(row, "question"), text_cell(row, "answer")
+    question, text = _prompt(row, "question"), text_cell(row, "answer")
     answer = marked_answer(text)
     if answer is None:
         return _records(origin, {**row, "answer": None}, question, text.strip(), None)
@@ -94,7 +101,7 @@ def read_problem(row: Row, origin: Origin) -> Sequence[Record]:
 
     A solution in which no answer is found becomes an experience only, because no reward could score the task.
     """
-    problem = text_cell(row, "problem")
+    problem = _prompt(row, "problem")
     solution = None if row.get("solution") in (None, "") else text_cell(row, "solution")
     if row.get("answer") not in (None, ""):
         return _records(origin, row, problem, text_cell(row, "answer").strip(), solution)
@@ -141,7 +148,7 @@ def _solution(record: Experience) -> str:
 
 GSM8K = Format(
     "gsm8k",
-    ("question, answer (worked solution ending in '#### 42', or the answer alone)",),
+    ("question (text or messages), answer (worked solution ending in '#### 42', or the answer alone)",),
     (frozenset({"question", "answer"}),),
     read_gsm8k,
     write_gsm8k,

@@ -138,6 +138,24 @@ def test_a_file_without_a_good_row_needs_its_format_said(buffer: Buffer, tmp_pat
     assert import_into(buffer, path, format="gsm8k").quarantined == 2
 
 
+def test_a_question_may_be_messages(buffer: Buffer, tmp_path: Path) -> None:
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    rows = [
+        {"question": asked, "answer": "It is 4. #### 4"},
+        {"question": ["2+2?"], "answer": "4"},
+        {"question": [], "answer": "4"},
+    ]
+    report = import_into(buffer, jsonl(tmp_path / "rows.jsonl", rows))
+    [task] = buffer.tasks()
+    assert (list(task.messages), task.answer) == (asked, "4")
+    [solution] = buffer.read("experiences", ["messages", "prompt_messages"]).to_pylist()
+    assert (len(json.loads(solution["messages"])), solution["prompt_messages"]) == (3, 2)
+    assert [one.split(": ", 1)[1] for one in report.problems] == [
+        "column 'question'[0] is str; a message with role and content is needed",
+        "column 'question' has no messages",
+    ]
+
+
 def test_format_overrides_what_the_columns_say(buffer: Buffer, tmp_path: Path) -> None:
     path = jsonl(tmp_path / "rows.jsonl", [PAIR])
     report = import_into(buffer, path, format="trl-prompt", split="heldout")
