@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,10 +63,17 @@ def unwritable_folders(tree: Tree) -> Iterator[Problem]:
         there = next(one for one in (folder, *folder.parents) if one.exists())
         if not there.is_dir():
             yield Problem(loc, f"'{given}' cannot be written: {there} is a file; give another folder")
-        elif not os.access(there, os.W_OK | os.X_OK):
-            yield Problem(
-                loc, f"'{given}' cannot be written: {there} is not yours to write; give another folder"
-            )
+        elif why := _unwritable(there):
+            yield Problem(loc, f"'{given}' cannot be written: {there}: {why}; give another folder")
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Why no file can be made in a folder, or None: permissions alone do not say it to root."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # without a name, where the file system can do that
+            return None
+    except OSError as err:
+        return err.strerror
 
 
 def _data(loc: Loc, path: str) -> Iterator[Problem]:

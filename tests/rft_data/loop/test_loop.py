@@ -191,22 +191,24 @@ def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize(
-    ("failing", "kind", "message"),
+    ("failing", "kind", "exit_code", "message"),
     [
-        (False, TrainingError, r"\(groups of the run: 8 dropped\); the operators drop every group"),
+        (False, TrainingError, 1, r"\(groups of the run: 8 dropped\); the operators drop every group"),
         (
             True,
             StalledError,
+            75,
             r"\(groups of the run: \d+ dropped, \d+ failed\); rollouts fail, the last with: 1 of 2: boom",
         ),
     ],
 )
 def test_loop_says_why_nothing_can_be_trained(
-    tmp_path: Path, failing: bool, kind: type[RftError], message: str
+    tmp_path: Path, failing: bool, kind: type[RftError], exit_code: int, message: str
 ) -> None:
     house = WholeRun(tmp_path, 0, rule="same", failing=failing)
-    with pytest.raises(kind, match=message):
+    with pytest.raises(kind, match=message) as caught:
         house.loop.run()
+    assert caught.value.exit_code == exit_code, "a retry would cure failed rollouts, never strict operators"
     house.close()
 
 

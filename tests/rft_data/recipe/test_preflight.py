@@ -100,6 +100,7 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
         ("task_ops=[{text_length_filter: {min_length: 1}}]", r"text_length_filter\.min_length: .*'min_len'"),
         ("stages.1.algorithm='./nowhere.py:MINE'", r"stages\.1\.algorithm: .*there is no file"),
         ("model={path: 'org/name/more'}", r"model\.path: 'org/name/more' is not there"),
+        ("buffer.uri=/proc/r/buffer", r"buffer\.uri: '/proc/r/buffer' cannot be written: /proc: \w+"),
         ("run_dir=pyproject.toml/run", r"run_dir: .* cannot be written: .*pyproject\.toml is a file"),
         ("imports=[{path: gone.csv}]", r"imports\.0\.path: there is no file 'gone\.csv'"),
         ("imports=[{source: {use: file, path: gone.csv}}]", r"imports\.0\.source\.path: there is no file"),

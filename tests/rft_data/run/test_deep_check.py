@@ -4,7 +4,9 @@ import json
 import os
 import re
 import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import huggingface_hub
 import pytest
@@ -176,3 +178,38 @@ def test_a_hub_that_is_silent_is_waited_for_once(tmp_path: Path, monkeypatch: py
     assert "HF_HUB_OFFLINE" not in os.environ
     with hub_asked_once(load_recipe(write_recipe(tmp_path))) as said:
         assert said == [], "it needs nothing of the hub"
+
+
+@pytest.mark.parametrize("status", [403, 404, 407])
+def test_a_hub_that_refuses_is_not_asked_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    asked: list[str] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        do_GET = do_HEAD
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    Thread(target=server.serve_forever, daemon=True).start()
+    constants, place = huggingface_hub.constants, f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", place)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", place + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    found = deep_problems(load_recipe(write_recipe(tmp_path), ["model={path: nobody/nothing}"]))
+    server.shutdown()
+    server.server_close()
+    told(found, "the tokenizer of 'nobody/nothing' cannot be loaded")
+    assert asked[0] == "/"
+    assert set(asked[1:]) == {"/nobody/nothing/resolve/main/config.json"}
+    assert len(asked) <= 3, "its client asks for the tokenizer's and the model's configuration, once each"
