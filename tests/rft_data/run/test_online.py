@@ -26,6 +26,7 @@ from rft_data.recipe.load import load_run
 from rft_data.run.folder import Run
 from rft_data.run.start import run_recipe
 from rft_data.tasks.selectors.difficulty import Difficulty
+from tests.rft_data.run.watch.wandb_file import records_of_wandb
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -152,7 +153,10 @@ def test_online_run_keeps_every_book(
     summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), changes))
     assert "switched off" not in caplog.text
     assert ("goes on from the checkpoint of step 2" in caplog.text) == (placement == "local")
-    assert list(wandb_offline.glob("offline-run-*/*.wandb"))
+    shown = [one for file in wandb_offline.glob("offline-run-*/*.wandb") for one in records_of_wandb(file)]
+    assert len({one.run.run_id for one in shown if one.HasField("run")}) == 1, "both stages are one run"
+    names = {"/".join(i.nested_key) or i.key for one in shown for i in one.history.item}
+    assert {"train/0-sft/loss", "train/reward", "train/loss"} <= names
     assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
     assert summary["heldout_accuracy"]["start"] < 0.2
     assert summary["consumed_steps"] == 4

@@ -20,6 +20,7 @@ from rft_data.run.watch.metrics_log import MetricsLog
 from rft_data.run.watch.samples import COLUMNS, Sample
 from rft_data.run.watch.tracker_feed import Point
 from rft_data.run.watch.trackers import CALLBACKS, make_trackers
+from tests.rft_data.run.watch.wandb_file import records_of_wandb
 
 SAMPLE = Sample("1+1=", "2", 1.0, 0.5, Verdict.KEPT)
 
@@ -226,24 +227,6 @@ def test_a_transformers_callback_is_driven_without_a_trainer(
     assert ended["run_name"] == "run-9"
     assert [step["reward"] for step in ended["steps"]] == [0.25, 0.75]
     assert [step["loop/policy_version"] for step in ended["steps"]] == [1.0, 2.0]
-
-
-def records_of_wandb(file: Path) -> list[Any]:
-    """Every record of an offline W&B run: LevelDB's log format after seven bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, found, part = file.read_bytes(), 7, [], b""
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:  # a header never crosses the end of a block
-            at += 32768 - at % 32768
-            continue
-        size, kind = struct.unpack_from("<HB", data, at + 4)
-        part += data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # whole, or the last of several parts
-            found.append(Record.FromString(part))
-            part = b""
-    return found
 
 
 @pytest.fixture
