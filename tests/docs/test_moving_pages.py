@@ -9,9 +9,10 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
+from ruamel.yaml import YAML
 
 from rft_data.recipe.modes import MODES
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, blocks, run_block
 
 _KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*")
 
@@ -55,6 +56,23 @@ def test_arguments_named_as_trls_are_fields_of_its_config() -> None:
     named = {name for theirs, _ in rows(ROOT / "docs" / "from_trl.md", "Arguments") for name in theirs}
     assert len(named) > 20
     assert sorted(named - set(GRPOConfig.__dataclass_fields__)) == []
+
+
+@pytest.mark.slow
+def test_the_recipe_that_a_script_becomes_has_trls_defaults() -> None:
+    from trl import GRPOConfig
+
+    (body,) = (one.body for one in blocks(ROOT / "docs" / "from_trl.md") if one.language == "yaml")
+    recipe = YAML(typ="safe").load(body)
+    fields = GRPOConfig.__dataclass_fields__
+    (stage,), engine = recipe["stages"], recipe["explorer"]["engine"]
+    assert stage["trl"]["loss_type"] == fields["loss_type"].default
+    assert engine["options"]["gpu_memory_utilization"] == fields["vllm_gpu_memory_utilization"].default
+
+
+def test_the_reward_of_a_script_is_one_of_a_rollout() -> None:
+    reward = run_block("from_trl.md", "def brief(task")["brief"]
+    assert reward(None, "four words are here") == 0.25
 
 
 def test_a_key_that_is_none_is_found() -> None:
