@@ -47,6 +47,7 @@ PROCESS_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is stepped in this process
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the workers of every engine are bound to the first cores
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",  # else vLLM reports each start on a GPU to its makers
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRL_EXPERIMENTAL_SILENCE": "1",

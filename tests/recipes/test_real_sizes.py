@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from rft_data.recipe import load_recipe
+from rft_data.run.outlook.lines import outlook_lines
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ROWS = {
@@ -19,6 +21,13 @@ ROWS = {
     "verifiers_1gpu": 128,
 }
 """Rows that an optimizer step trains on."""
+_QWEN = {"model_type": "qwen2", "num_hidden_layers": 28, "vocab_size": 152064}
+_WIDTHS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+SIZES = {
+    "1.5B": {**_QWEN, **dict(zip(_WIDTHS, (1536, 8960, 12, 2), strict=True)), "tie_word_embeddings": True},
+    "7B": {**_QWEN, **dict(zip(_WIDTHS, (3584, 18944, 28, 4), strict=True)), "tie_word_embeddings": False},
+}
+"""The config.json of Qwen2.5, as far as memory follows from it, by what a recipe calls the model's size."""
 
 
 @pytest.mark.slow
@@ -42,3 +51,17 @@ def test_a_real_size_says_that_it_was_not_run(name: str) -> None:
     header = "\n".join(takewhile(lambda line: line.startswith("#"), lines))
     assert "NOT RUN BY US" in header
     assert "Needs:" in header
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_real_size_fits_on_the_gpus_that_its_recipe_asks_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RFT_MODEL", raising=False)
+    asked = load_recipe(RECIPES / f"{name}.yaml", []).model.path
+    (size,) = (config for label, config in SIZES.items() if f"-{label}" in str(asked))
+    (tmp_path / "config.json").write_text(json.dumps(size))
+    recipe = load_recipe(RECIPES / f"{name}.yaml", [f"model.path={tmp_path}"])
+    verdicts = [line for line in outlook_lines(recipe, "80GB") if line.startswith("fits ")]
+    assert verdicts
+    assert [line for line in verdicts if "DOES NOT FIT" in line] == []

@@ -69,12 +69,6 @@ GRPO_OWNED: Mapping[str, str] = {
             "vllm_group_port",
         ),
         *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
-        *(
-            "vllm_importance_sampling_correction",
-            "vllm_importance_sampling_mode",
-            "vllm_importance_sampling_cap",
-        ),
-        *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
         *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation"),
         *(
             "chat_template_kwargs",
@@ -85,17 +79,27 @@ GRPO_OWNED: Mapping[str, str] = {
         *("use_transformers_continuous_batching", "transformers_continuous_batching_config"),
     ),
     **refused(
+        "corrections for older weights belong to the stage's 'off_policy'",
+        *("vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
+        *("vllm_importance_sampling_cap", "vllm_importance_sampling_clip_max"),
+        "vllm_importance_sampling_clip_min",
+    ),
+    **refused("each reward has its 'weight' in 'explorer.reward'", "reward_weights"),
+    **refused(
         "rewards and advantages come from operators (recipe section 'experience_ops')",
-        *("scale_rewards", "reward_weights", "multi_objective_aggregation", "mask_truncated_completions"),
+        *("scale_rewards", "multi_objective_aggregation", "mask_truncated_completions"),
     ),
     **refused(
         "completions are in the buffer",
         *("log_completions", "log_multimodal", "num_completions_to_print", "log_unique_prompts"),
-        *("log_completions_hub_repo", "shuffle_dataset"),
+        "log_completions_hub_repo",
     ),
+    **refused("the selector decides the order of tasks", "shuffle_dataset"),
     **refused("the reference model would not survive a resume", "sync_ref_model"),
 }
 """Fields of GRPOConfig that no recipe may set, and the reason."""
+ONE_ITERATION = "must be 1: one lease is one optimizer step; to train rows again, take the sampler 'replay'"
+"""What is said of a `trl.num_iterations` that is another number."""
 SFT_OWNED: Mapping[str, str] = {
     **OWNED,
     **refused(

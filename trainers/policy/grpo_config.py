@@ -16,7 +16,7 @@ from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.model_folder import takes_images
 from trainers.models.loss_types import GRPO_LOSSES, check_loss
 from trainers.models.options import accumulation_steps, build_config, check_options, padded_rows
-from trainers.models.owned import GRPO_OWNED
+from trainers.models.owned import GRPO_OWNED, ONE_ITERATION
 from trainers.policy.plan import GrpoPlan
 from trainers.ranks.ranks import Ranks
 
@@ -31,10 +31,7 @@ def grpo_config(
     check_options(options, GRPOConfig, GRPO_OWNED)
     check_loss("rl", options.get("loss_type", GRPO_LOSSES[0]))
     if options.get("num_iterations", 1) != 1:
-        raise RecipeError(
-            f"trl: num_iterations is {options['num_iterations']}, must be 1: one lease is one optimizer "
-            "step; to use rows again, set the sampler's reuse."
-        )
+        raise RecipeError(f"trl: num_iterations is {options['num_iterations']}, {ONE_ITERATION}.")
     accumulate = accumulation_steps(options)
     if rows_per_step % 2 or rows_per_step % accumulate:
         raise RecipeError(

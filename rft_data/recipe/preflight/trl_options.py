@@ -14,7 +14,7 @@ from rft_data.recipe.preflight.source_code import class_node, fields, fits, pars
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.presets import OFFLINE
 from trainers.models.loss_types import unknown_loss
-from trainers.models.owned import LOADING_OWNED, OWNED_BY_STAGE
+from trainers.models.owned import LOADING_OWNED, ONE_ITERATION, OWNED_BY_STAGE
 
 _CONFIGS: Mapping[str, tuple[str, str]] = {
     "rl": ("grpo_config.py", "GRPOConfig"),
@@ -57,6 +57,8 @@ def _wrong(kind: str, known: Mapping[str, ast.expr] | None, name: str, given: ob
         return f"TRL's {_CONFIGS[kind][1]} has no option '{name}';{hint or ' remove it'}"
     if not fits(given, known[name]) and not isinstance(given, _ALSO_TAKES.get(name, ())):
         return f"found {given!r} ({type(given).__name__}); TRL wants {ast.unparse(known[name])}"
+    if name == "num_iterations" and given not in (None, 1):
+        return f"found {given}; it {ONE_ITERATION}"
     return unknown_loss(kind, given) if name == "loss_type" else ""
 
 

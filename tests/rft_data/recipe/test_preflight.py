@@ -83,6 +83,7 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
             "it spreads several processes over the nodes of a Ray cluster: give use: ray",
         ),
         ("placement={use: ray, trainer: {shard: fsdp2}}", "with one process, which has no other to share"),
+        ("stages.1.trl.num_iterations=2", r"num_iterations: found 2; it must be 1: one lease"),
         ("stages.1.loss={use: opmd, args: {tua: 1}}", r"loss\.args\.tua: .*did you mean 'tau'"),
         ("stages.1.loss={use: opmd, args: {form: odd}}", r"found 'odd'; loss 'opmd' wants Literal"),
         (
