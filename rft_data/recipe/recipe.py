@@ -250,14 +250,12 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
 
 
 def fits_algorithm(stage: RlStage, preset: Algorithm, group_size: int) -> None:
-    """Raises: ValueError when an own preset cannot work on such groups, or the stage has a temperature."""
+    """Raises: ValueError when an own preset cannot work on such groups."""
     if ":" in stage.algorithm and group_size < preset.least_group:  # built-in ones: preflight/rules.py
         raise ValueError(
             f"'group_size' is {group_size}; {stage.algorithm} compares rollouts of one task: "
             f"give at least {preset.least_group}"
         )
-    if "temperature" in stage.trl:
-        raise ValueError("the trainer's temperature is that of the rollouts; remove it from 'trl'")
 
 
 def check_replay(sampler: str, stage: RlStage, algorithm: Algorithm) -> None:

@@ -84,6 +84,11 @@ def _unread(tree: Tree) -> Iterator[Problem]:
         options = value(stage, "trl")
         if stage.get("algorithm") in OFFLINE or not isinstance(options, dict):
             continue
+        if "temperature" in options:
+            yield Problem(
+                (*loc, "trl", "temperature"),
+                "the trainer's is that of the rollouts, 'explorer.temperature'; remove it",
+            )
         if "max_completion_length" not in options:
             continue
         full = resolved.get(loc, stage)

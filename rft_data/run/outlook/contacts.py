@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,12 +14,15 @@ from rft_data.run.outlook.hub_models import is_hub_id
 HUB_HOST = "huggingface.co"
 _MODELSCOPE_HOST = "www.modelscope.cn"
 _TRACKERS = {
-    "wandb": "api.wandb.ai",
-    "comet_ml": "www.comet.com",
-    "neptune": "app.neptune.ai",
-    "swanlab": "api.swanlab.cn",
+    "clearml": ("api.clear.ml", "CLEARML_API_HOST"),
+    "comet_ml": ("www.comet.com", "COMET_URL_OVERRIDE"),
+    "dagshub": ("dagshub.com", "DAGSHUB_CLIENT_HOST"),
+    "mlflow": ("", "MLFLOW_TRACKING_URI"),
+    "neptune": ("app.neptune.ai", ""),
+    "swanlab": ("api.swanlab.cn", "SWANLAB_API_HOST"),
+    "wandb": ("api.wandb.ai", "WANDB_BASE_URL"),
 }
-"""Trackers that send to a host unless they are told to stay offline."""
+"""Trackers that send to a host unless they are told to stay offline: it, and the variable that names another."""
 _LOCAL = ("file", "hf", "modelscope", "")
 """Schemes of URLs without a host; `_datasets` looks at those of the hub (`hf`)."""
 
@@ -39,8 +43,10 @@ def contacts(recipe: Recipe) -> dict[str, str]:
         found.setdefault(host, why)
     monitor = getattr(recipe, "monitor", None)
     for tracker in monitor.trackers if monitor is not None else ():
-        if tracker in _TRACKERS:
-            found[_TRACKERS[tracker]] = f"monitor.trackers '{tracker}' (unless it is set to offline)"
+        host, variable = _TRACKERS.get(tracker, ("", ""))
+        given = urlsplit(os.environ.get(variable, ""))
+        if place := _host(given.scheme, given.netloc) or host:
+            found[place] = f"monitor.trackers '{tracker}' (unless it is set to offline)"
     return found
 
 

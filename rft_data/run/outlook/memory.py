@@ -54,12 +54,14 @@ def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, i
     """Bytes that one training process needs, by what they are for."""
     init = how.options.get("model_init_kwargs")
     each = width(init.get("dtype") if isinstance(init, Mapping) else None)
-    trained = size.adapter_parameters(how.lora) if how.lora is not None else size.parameters
+    trained, wide = size.parameters, each
+    if how.lora is not None:
+        trained, wide = size.adapter_parameters(how.lora), 4  # PEFT keeps them in float32 on a base of 16 bits
     copies = 1 + how.critic
     kept = {
-        "weights": copies * size.parameters * each + (trained * each if how.lora is not None else 0),
-        "gradients": copies * trained * each,
-        "optimizer": copies * trained * _optimizer_bytes(how.options, each),
+        "weights": copies * size.parameters * each + (trained * wide if how.lora is not None else 0),
+        "gradients": copies * trained * wide,
+        "optimizer": copies * trained * _optimizer_bytes(how.options, wide),
         "reference": size.parameters * each if how.reference and how.lora is None else 0,
     }
     if how.shard:
@@ -73,7 +75,7 @@ def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, i
     if how.shard:
         found["what is gathered at a time"] = 2 * gathered * each
     elif how.processes > 1:
-        found["gradients on their way to the other processes"] = copies * trained * each
+        found["gradients on their way to the other processes"] = copies * trained * wide
     copies = (2 if how.on_gpu else 0) if how.logits is None else how.logits
     found["logits and their gradient"] = copies * 4 * size.vocabulary * batch.rows * batch.completion
     return {name: count for name, count in found.items() if count}

@@ -272,11 +272,16 @@ def test_hosts_are_named_and_secrets_are_not(monkeypatch: pytest.MonkeyPatch) ->
     args: dict[str, Any] = {"url": "https://user:secret@scores.example.org:8443/v1"}
     recipe = online(
         f"explorer.reward=[{{use: reward_server, args: {json.dumps(args)}}}]",
-        "monitor.trackers=[wandb]",
+        "monitor.trackers=[wandb, clearml, mlflow, tensorboard]",
         "buffer.uri=s3://rollouts/run",
     )
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("CLEARML_API_HOST", raising=False)
     found = contacts(recipe)
-    assert set(found) == {"scores.example.org:8443", "api.wandb.ai", "s3://rollouts"}
+    assert set(found) == {"scores.example.org:8443", "wandb.example.org", "api.clear.ml", "s3://rollouts"}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@mlflow.example.org/x")
+    assert set(contacts(recipe)) - set(found) == {"mlflow.example.org"}
     assert found["scores.example.org:8443"] == "explorer.reward.0.args.url"
     hub = "tasks.0.source={use: huggingface, path: openai/gsm8k}"
     assert "'openai/gsm8k'" in contacts(online(hub))["huggingface.co"]
