@@ -56,7 +56,7 @@ def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, i
     each = width(init.get("dtype") if isinstance(init, Mapping) else None)
     trained, wide = size.parameters, each
     if how.lora is not None:
-        trained, wide = size.adapter_parameters(how.lora), 4  # PEFT keeps them in float32 on a base of 16 bits
+        trained, wide = size.adapter_parameters(how.lora), 4  # PEFT keeps them in float32
     copies = 1 + how.critic
     kept = {
         "weights": copies * size.parameters * each + (trained * wide if how.lora is not None else 0),
