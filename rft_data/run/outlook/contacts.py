@@ -22,7 +22,7 @@ _TRACKERS = {
     "swanlab": ("api.swanlab.cn", "SWANLAB_API_HOST"),
     "wandb": ("api.wandb.ai", "WANDB_BASE_URL"),
 }
-"""Trackers that send to a host unless they are told to stay offline: it, and the variable that names another."""
+"""Trackers that send to a host unless told to stay offline: it, and the variable that names another."""
 _LOCAL = ("file", "hf", "modelscope", "")
 """Schemes of URLs without a host; `_datasets` looks at those of the hub (`hf`)."""
 
