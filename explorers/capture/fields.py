@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from explorers.capture.nested import ANY as _ANY
 from explorers.capture.nested import inner_fields
-from rft_data.core.errors import RowError
+from explorers.capture.refused import Refused
 from rft_data.core.protocols import Sampling
 from rft_data.core.text import shown
 
@@ -99,14 +99,6 @@ MOST_CHOICES = 128
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _GRAMMARS = ("response_format", "structured_outputs")
 _PICTURES = ("image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file")
-
-
-class Refused(RowError):
-    """A request that cannot be honoured exactly; `field` is what it is about."""
-
-    def __init__(self, field: str, text: str) -> None:
-        super().__init__(text)
-        self.field = field
 
 
 def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> None:

@@ -14,15 +14,17 @@ from explorers.capture.answers import refuse
 from explorers.capture.asgi import App, Receive, Scope, Send, bearer, replayed
 from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.capture import Capture, Open
+from explorers.capture.elements import check_elements
 from explorers.capture.fields import (
     ROUTES,
-    Refused,
     asks_for_grammar,
     asks_for_strict_calls,
     check_fields,
     says_limit,
 )
+from explorers.capture.forms import Forms
 from explorers.capture.openai_app import AppArguments, openai_app
+from explorers.capture.refused import Refused
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.engines.vllm_engine import VllmEngine
 
@@ -37,9 +39,11 @@ _DROPPED = frozenset({b"authorization", b"x-api-key", b"content-length", b"cooki
 class Gate:
     """ASGI application over vLLM's; paths are `/t/TRAJECTORY/v1/...`."""
 
-    def __init__(self, capture: Capture, inner: App) -> None:
+    def __init__(self, capture: Capture, inner: App, forms: Forms | None = None) -> None:
+        """`forms`: what `inner` takes, where that is vLLM's server."""
         self.capture = capture
         self.inner = inner
+        self._forms = forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -104,9 +108,12 @@ class Gate:
                 f"the trajectory holds {trajectory.held} tokens, of at most {limits.key_tokens}: end it.",
             )
         body = _parsed(raw)
+        check_elements(body)
         check_fields(route, body, trajectory.sampling)
         if asks_for_grammar(body):
             _need_grammars()
+        if self._forms is not None:
+            self._forms.check(route, raw)
         chat = route == "/v1/chat/completions" and isinstance(body.get("messages"), list)
         return Asked(
             trajectory,
@@ -128,7 +135,7 @@ async def capturing(
 
     `name` is what they call the model; `of_app` and what is raised are of `openai_app`.
     """
-    return Gate(capture, await openai_app(engine, name, **of_app))
+    return Gate(capture, await openai_app(engine, name, **of_app), Forms())
 
 
 class Front:

@@ -18,7 +18,7 @@ def for_terminal(text: str) -> str:
 
 def shown(text: str, width: int = _WIDTH) -> str:
     """Text on one line of at most `width` characters; what is not printable is escaped."""
-    plain = escaped(text)
+    plain = escaped(text[: width + 1])
     return plain if len(plain) <= width else plain[: width - 3] + "..."
 
 

@@ -12,7 +12,8 @@ import pytest
 from explorers.capture import bodies, gate
 from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.capture import Capture
-from explorers.capture.fields import Refused, asks_for_grammar, check_fields
+from explorers.capture.fields import asks_for_grammar, check_fields
+from explorers.capture.refused import Refused
 from explorers.conversations.template import ChatTemplate
 from rft_data.core.protocols import Sampling
 from rft_data.core.text import shown

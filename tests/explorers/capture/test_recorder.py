@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from dataclasses import fields
@@ -256,6 +257,7 @@ def test_what_vllm_itself_refuses_leaves_no_turn(served: Served) -> None:
     assert trajectory._asked == 0
 
 
+LONGEST = 4096
 HOSTILE = [
     b"",
     b"[]",
@@ -272,6 +274,10 @@ HOSTILE = [
     b'{"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "temperature": NaN}',
     b'{"messages": [{"role": "user", "content": "x"}], "prompt": [999999999], "input": "x", "max_tokens": 1}',
     b'{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": 1}], "tool_choice": "required"}',
+    json.dumps(dict.fromkeys(("messages", "input", "prompt", "tools"), [{}] * 4000)).encode(),
+    json.dumps(
+        {**dict.fromkeys(("messages", "input"), [{"role": "user"}] * 4000), "prompt": [-1] * 4000}
+    ).encode(),
 ]
 
 
@@ -284,6 +290,7 @@ def test_no_body_makes_the_server_fail(served: Served) -> None:
             url = f"{served.address}/t/{trajectory.id}{route}"
             answer = client._client.post(url, content=body, headers=headers)
             codes.append((answer.status_code, route, body[:80]))
+            assert len(answer.content) < LONGEST, "not every error is told"
     assert [one for one in codes if one[0] >= 500] == []
     assert trajectory._asked == 0
     assert chat(client, max_tokens=1).choices
