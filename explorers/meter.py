@@ -127,6 +127,11 @@ class MeteredEngine:
         """`Engine.version`."""
         return self._engine.version
 
+    @property
+    def max_model_len(self) -> int | None:
+        """`Engine.max_model_len`; None for an engine that does not say it."""
+        return getattr(self._engine, "max_model_len", None)
+
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
     ) -> Completion:

@@ -15,7 +15,7 @@ from rft_data.core.protocols import Sampling
 from rft_data.core.text import shown
 
 _OFF: tuple[object, ...] = (0, 0.0, False, "", [], {})
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "top_p": (1, 1.0),
     "top_k": (0, -1),
     "min_p": _OFF,
@@ -54,7 +54,7 @@ _SAMPLED: Mapping[str, tuple[object, ...]] = {
 }
 _ROUTES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "/v1/chat/completions": {
-        **_NEUTRAL,
+        **NEUTRAL,
         **_SAMPLED,
         "messages": _ANY,
         "max_completion_tokens": _ANY,
@@ -65,9 +65,9 @@ _ROUTES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "chat_template_kwargs": _ANY,
         "modalities": (["text"],),
     },
-    "/v1/completions": {**_NEUTRAL, **_SAMPLED, "prompt": _ANY},
+    "/v1/completions": {**NEUTRAL, **_SAMPLED, "prompt": _ANY},
     "/v1/responses": {
-        **_NEUTRAL,
+        **NEUTRAL,
         "store": (False, True),  # it is not kept either way: `previous_response_id` is refused
         "input": _ANY,
         "instructions": _ANY,
@@ -82,7 +82,7 @@ _ROUTES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "background": (False,),
     },
     "/v1/messages": {
-        **_NEUTRAL,
+        **NEUTRAL,
         "messages": _ANY,
         "system": _ANY,
         "max_tokens": _ANY,
@@ -107,9 +107,9 @@ def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> 
     for name, value in body.items():
         if value is None:
             continue
-        _check_value(name, value, known.get(name))
+        check_value(name, value, known.get(name))
     for place, value, allowed in inner_fields(route, body):
-        _check_value(place, value, allowed)
+        check_value(place, value, allowed)
     given = body.get("temperature")
     if given is not None and given != sampling.temperature:
         raise Refused(
@@ -163,7 +163,7 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _check_value(name: str, value: object, allowed: tuple[object, ...] | None) -> None:
+def check_value(name: str, value: object, allowed: tuple[object, ...] | None) -> None:
     """Raises: Refused for a value that is not `allowed`; None: the field is not known."""
     if allowed is None:
         raise Refused(name, f"'{shown(name)}' is not supported here, so it would be ignored; leave it out.")

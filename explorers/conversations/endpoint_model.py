@@ -75,7 +75,7 @@ class EndpointModel(RecordingModel):
             metadata={**row.metadata, _USAGE: usage},
         )
 
-    def _begun(
+    async def _begun(
         self, given: Sequence[Message], offered: str, tools: Sequence[Mapping[str, object]] | None
     ) -> Turn:
         """The next turn of a conversation; what is not recorded begins another row.

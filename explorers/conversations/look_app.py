@@ -9,10 +9,13 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import copy_context
+from reprlib import repr as short
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from explorers.capture import answers
 from explorers.capture.asgi import Receive, Scope, Send, read_body
+from explorers.capture.refused import Refused
+from explorers.conversations.asked import CLIENTS_OWN
 from explorers.conversations.openai_look import OpenAILook
 from explorers.conversations.rollout_app import MODEL, OVER
 from rft_data.core.errors import RftError, RowError
@@ -35,8 +38,6 @@ _NO_ROUTE = (
     "there is no such route here; POST /v1/chat/completions or /v1/completions. vLLM's own server has "
     "/v1/responses and /v1/messages too: with the engine vllm, say explorer.workflow.args.server: vllm."
 )
-_UNREAD = ("metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
-"""Fields that change nothing of what is sampled."""
 _USAGE = "include_usage"
 
 
@@ -126,13 +127,11 @@ class LookApp:
             return
         try:
             asked = _asked(raw)
-            streams = asked.pop("stream", None) is True
-            usage = _usage_asked(asked.pop("stream_options", None))
-            for name in _UNREAD:
-                asked.pop(name, None)
+            streams, usage = _stream_asked(asked)
             choices = await self._unless_gone(_choices(create, asked), receive)
         except RowError as err:
-            await refuse(send, 400, str(err))
+            field = err.field if isinstance(err, Refused) else None
+            await refuse(send, 400, str(err), param=field)
         except RftError as err:
             await refuse(send, 503, str(err))
         except Exception as err:  # noqa: BLE001 - an error of the API, or a fault of the engine
@@ -171,10 +170,12 @@ def inside(value: object, name: str) -> object:
     return value.get(name) if isinstance(value, Mapping) else None
 
 
-async def refuse(send: Send, status: int, text: str, code: str | None = None) -> None:
-    """Answer with an error in OpenAI's form."""
+async def refuse(
+    send: Send, status: int, text: str, code: str | None = None, *, param: str | None = None
+) -> None:
+    """Answer with an error in OpenAI's form; `param`: the field that it is about."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    await answer(send, status, {"error": {"message": text, "type": kind, "param": None, "code": code}})
+    await answer(send, status, {"error": {"message": text, "type": kind, "param": param, "code": code}})
 
 
 async def answer(send: Send, status: int, content: Mapping[str, object]) -> None:
@@ -199,25 +200,37 @@ def request_object(raw: bytes) -> dict[str, object]:
 def _asked(raw: bytes) -> dict[str, object]:
     """Raises: RowError."""
     found = request_object(raw)
-    needed = "messages" if "messages" in found else "prompt"
-    if needed not in found:
-        raise RowError("the request has neither 'messages' nor 'prompt'.")
+    for name in CLIENTS_OWN:
+        if name in found:
+            raise Refused(name, f"'{name}' is an argument of the client, and no field; leave it out.")
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _usage_asked(options: object) -> bool:
-    """What `stream_options` say of usage. Raises: RowError for another option."""
-    for name, value in options.items() if isinstance(options, Mapping) else ():
-        if name != _USAGE and value not in (None, False):
-            raise RowError(f"'stream_options.{shown(str(name))}' is not supported here; leave it out.")
-    return inside(options, _USAGE) is True
+def _stream_asked(asked: dict[str, object]) -> tuple[bool, bool]:
+    """Whether a stream is asked for, and whether its end is to say the usage. Raises: Refused."""
+    streams = asked.pop("stream", False)
+    if not isinstance(streams, bool):
+        raise Refused("stream", f"'stream' is {shown(short(streams))}; wanted true or false.")
+    options = asked.pop("stream_options", None)
+    if options is None:
+        return streams, False
+    if not streams or not isinstance(options, dict):
+        raise Refused(
+            "stream_options",
+            f"'stream_options' is {shown(short(options))}; wanted an object, and 'stream' true beside it.",
+        )
+    for name, value in options.items():
+        if not isinstance(value, bool) or (name != _USAGE and value):
+            place = f"stream_options.{shown(str(name))}"
+            raise Refused(place, f"'{place}' is {shown(short(value))}, which is not supported here.")
+    return streams, options.get(_USAGE, False)
 
 
 async def _choices(create: Create, asked: dict[str, object]) -> list[ChatCompletion | Completion]:
     """The answers to one request, one for each of its `n` choices; they are sampled together."""
     count = asked.pop("n", 1)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MAX_CHOICES:
-        raise RowError(f"'n' is {count!r}; wanted a whole number from 1 to {_MAX_CHOICES}.")
+        raise Refused("n", f"'n' is {shown(short(count))}; wanted a whole number from 1 to {_MAX_CHOICES}.")
     sampled = [asyncio.ensure_future(create(**asked)) for _ in range(count)]
     try:
         return list(await asyncio.gather(*sampled))

@@ -15,11 +15,15 @@ from explorers.conversations.shape import broken, form
 from explorers.conversations.template import ChatTemplate
 from explorers.conversations.turns import Turn
 from explorers.engines.images import shown
-from rft_data.core.errors import RowError
+from explorers.engines.proof import check_room
+from rft_data.core.errors import ContextOverflow, RowError
 from rft_data.core.images import image_ids
 from rft_data.core.protocols import Engine, Sampling
 from rft_data.core.rows import Message
 from rft_data.core.words import Drift, FinishReason, TemplatePolicy
+
+_ALWAYS = 1 << 16
+"""Characters that are made ids of whatever the engine has room for."""
 
 
 class Model(RecordingModel):
@@ -53,17 +57,12 @@ class Model(RecordingModel):
         adds is tokenised. An end token that was sampled stays where it is.
         """
         parent, added = self._turns.extended(prompt)
-        if isinstance(added, str):
-            context = (
-                self._template.ids(added) if parent else list(self._template.tokenizer(added)["input_ids"])
-            )
-        else:
-            context = list(added)
+        context = await self._ids(added, special=parent is None) if isinstance(added, str) else list(added)
         said = added if isinstance(added, str) else self._template.tokenizer.decode(context)
         turn = Turn(parent, (said,), ({"role": "user", "content": said},), context, offered="")
         return await self._recorded(turn, [], self._next(max_tokens, stop), None)
 
-    def _begun(
+    async def _begun(
         self, given: Sequence[Message], offered: str, tools: Sequence[Mapping[str, object]] | None
     ) -> Turn:
         """The next turn of a conversation: what it continues, and the ids that its new messages add."""
@@ -81,11 +80,27 @@ class Model(RecordingModel):
         self.drift[drift] += 1
         added: Sequence[Message]
         if parent is None or parent.reply is None:
-            context, added = self._template.prompt(history, tools), history
+            added = history
+            context = await self._ids(self._template.text(history, tools, opened=True))
         else:
             added = given[known:]
-            context = self._template.between(parent.reply.message, added, tools, ended=parent.ended)
+            tail = self._template.tail(parent.reply.message, added, tools)
+            context = self._template.after_end(await self._ids(tail), ended=parent.ended)
         return Turn(parent, tuple(keys[known:]), tuple(deepcopy(added)), context, offered)
+
+    async def _ids(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text. Raises: ContextOverflow for one that the engine has no room for."""
+        most: int | None = getattr(self._engine, "max_model_len", None)
+        if most is None:
+            return await self._template.ids_apart(text, special=special)
+        if len(text) > max(_ALWAYS, most * self._template.longest):
+            raise ContextOverflow(
+                f"a prompt of {len(text)} characters has more tokens than max_model_len {most} allows."
+            )
+        ids = await self._template.ids_apart(text, special=special)
+        if ids:
+            check_room(len(ids), most)
+        return ids
 
     def _followed(
         self, given: Sequence[Message], keys: list[str], offered: str

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
+from explorers.conversations.asked import AskedLimits, check_messages, check_prompt, checked_limits
 from explorers.conversations.recording import RecordingModel
 from explorers.conversations.replies import Reply
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
@@ -24,17 +26,6 @@ if TYPE_CHECKING:
 
 _OVERLONG = "This model's maximum context length is exceeded"
 """How an endpoint says it, by which programs know it."""
-_NOTHING: tuple[object, ...] = (None, "auto", {}, [], ())
-"""Values with which an argument asks for nothing."""
-_UNREAD = ("timeout", "extra_headers", "user")
-"""Arguments that change nothing of what is sampled."""
-
-
-class AskedLimits(TypedDict):
-    """How a call limits what is sampled."""
-
-    max_tokens: int | None
-    stop: tuple[str, ...]
 
 
 class OpenAILook:
@@ -54,7 +45,7 @@ class OpenAILook:
     async def _chat(
         self,
         *,
-        messages: Sequence[Mapping[str, object]],
+        messages: Sequence[Mapping[str, object]] = (),
         model: str = "",
         tools: Sequence[Mapping[str, object]] | None = None,
         **asked: object,
@@ -62,8 +53,8 @@ class OpenAILook:
         """Raises: openai.BadRequestError at the end of context or budget, and what the model raises."""
         from openai.types.chat import ChatCompletion
 
-        limits = self._limits(asked)
-        reply = await self._sampled(self.model.chat(list(messages), tools=tools, **limits))
+        limits = self._limits(asked, partial(check_messages, messages), tools)
+        reply = await self._sampled(self.model.chat(list(messages), tools=tools or None, **limits))
         message: dict[str, object] = {"role": "assistant", "content": str(reply.message["content"])}
         message["reasoning_content"] = reply.reasoning
         if calls := _calls(reply):
@@ -73,18 +64,24 @@ class OpenAILook:
         answer = self._answer(model, "chat.completion", reply)
         return ChatCompletion.model_validate({**answer, "choices": [choice]})
 
-    async def _complete(self, *, prompt: str, model: str = "", **asked: object) -> Completion:
+    async def _complete(
+        self, *, prompt: str | Sequence[int] = "", model: str = "", **asked: object
+    ) -> Completion:
         """Raises: as `_chat`."""
         from openai.types.completion import Completion
 
-        reply = await self._sampled(self.model.complete(prompt, **self._limits(asked)))
+        limits = self._limits(asked, partial(check_prompt, prompt))
+        reply = await self._sampled(self.model.complete(prompt, **limits))
         choice = {"index": 0, "finish_reason": _finish(reply), "text": reply.content, "logprobs": None}
         answer = self._answer(model, "text_completion", reply)
         return Completion.model_validate({**answer, "choices": [choice]})
 
-    def _limits(self, asked: Mapping[str, object]) -> AskedLimits:
+    def _limits(
+        self, asked: Mapping[str, object], check: Callable[[], None], tools: object = None
+    ) -> AskedLimits:
         try:
-            return checked_limits(asked, self._sampling)
+            check()
+            return checked_limits(asked, self._sampling, tools)
         except RowError as err:
             self.error = err
             raise
@@ -108,31 +105,6 @@ class OpenAILook:
             "object": kind,
             "usage": _usage(reply),
         }
-
-
-def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> AskedLimits:
-    """The arguments of a call that a model takes: `max_tokens` and `stop`.
-
-    Raises: RowError for one that would sample from another distribution than the recipe's.
-    """
-    rest = dict(asked)
-    most = [rest.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-    stop = rest.pop("stop", None) or ()
-    known = {
-        "n": 1, "temperature": sampling.temperature, "top_p": 1.0, "stream": False,
-        "logprobs": False, "top_logprobs": 0, "parallel_tool_calls": True,
-    }  # fmt: skip
-    for name, value in rest.items():
-        if name not in _UNREAD and value not in _NOTHING and value != known.get(name, _NOTHING):
-            raise RowError(
-                f"the program asks the model for {name}={value!r}, which cannot be honoured: rows are of one "
-                "distribution, the recipe's, and answers are texts and calls as they were sampled; leave it "
-                "out there, or set it in explorer."
-            )
-    return {
-        "max_tokens": next((one for one in most if one is not None), None),
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop),
-    }
 
 
 def _finish(reply: Reply) -> str:

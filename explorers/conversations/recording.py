@@ -62,7 +62,7 @@ class RecordingModel(ABC):
         """
         sampling = self._next(max_tokens, stop)
         given, offered = one_form(messages), canonical_json(list(tools) if tools else None)
-        turn = self._begun(given, offered, tools)
+        turn = await self._begun(given, offered, tools)
         return await self._recorded(turn, given, sampling, tools)
 
     @property
@@ -94,7 +94,7 @@ class RecordingModel(ABC):
         ]
 
     @abstractmethod
-    def _begun(
+    async def _begun(
         self, given: Sequence[Message], offered: str, tools: Sequence[Mapping[str, object]] | None
     ) -> Turn:
         """The next turn of the conversation `given`: what it continues, and what it adds."""

@@ -7,8 +7,10 @@ a short synthetic conversation and tokenised alone, so no token merges over the 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rft_data.core.errors import RecipeError, RowError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 MARK = "rft7content7mark"
 """Content of the synthetic turn; what follows it is what a template puts after a turn."""
+_LONG = 1 << 14
+"""Characters of a text whose ids take milliseconds to make."""
 _OURS = ("messages", "tools", "add_generation_prompt")
 """What a template is given by us."""
 _ASK: Message = {"role": "user", "content": "u"}
@@ -43,6 +47,7 @@ class ChatTemplate:
         self._special = frozenset(tokenizer.all_special_ids)
         self.special_texts = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         """Texts of the special tokens, which are no part of what a turn says."""
+        self._under_way: dict[tuple[str, bool], asyncio.Future[list[int]]] = {}
         self._end = self._end_token()
         self.renders_thinking = tokenizer.chat_template is not None and self._renders_thinking()
         """Whether it knows `reasoning_content`; else thinking stays in the content."""
@@ -74,12 +79,37 @@ class ChatTemplate:
 
         Raises: RowError when the template refuses the messages.
         """
-        ids = self.ids(self.tail(last, appended, tools))
+        return self.after_end(self.ids(self.tail(last, appended, tools)), ended=ended)
+
+    def after_end(self, ids: list[int], *, ended: bool) -> list[int]:
+        """The ids of what follows a turn, without its end token where that was sampled."""
         return ids[1:] if ended and ids and ids[0] in self._special else ids
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text, with nothing added."""
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._ids(text, special=False)
+
+    async def ids_apart(self, text: str, *, special: bool = False) -> list[int]:
+        """The ids of a text; those of a long one are made in a thread, once for all that wait for them.
+
+        Args: special: with what the tokenizer puts around a text that is no conversation.
+        """
+        if len(text) < _LONG:
+            return self._ids(text, special)
+        asked = (text, special)
+        if asked not in self._under_way:
+            made = asyncio.ensure_future(asyncio.to_thread(self._ids, text, special))
+            made.add_done_callback(lambda _: self._under_way.pop(asked))
+            self._under_way[asked] = made
+        return await asyncio.shield(self._under_way[asked])
+
+    @cached_property
+    def longest(self) -> int:
+        """The most characters of a token."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        found: list[int] = self.tokenizer(text, add_special_tokens=special)["input_ids"]
         return found
 
     def has_ended(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:

@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rft_data.core.errors import ContextOverflow, EngineError, IntegrityError, MissingFileError, ParityError
+from rft_data.core.errors import (
+    ContextOverflow,
+    EngineError,
+    IntegrityError,
+    MissingFileError,
+    ParityError,
+    RowError,
+)
 from rft_data.core.files import Tensors, tensors_in, weight_files
 from rft_data.core.lookup import need
 from rft_data.core.rows import WeightRef
@@ -117,11 +124,20 @@ class Proof:
             )
 
 
-def check_room(prompt_ids: Sequence[int], max_model_len: int) -> None:
-    """Raises: ContextOverflow when a prompt is empty or leaves no room for a completion."""
-    if not 0 < len(prompt_ids) < max_model_len:
+def check_prompt(prompt_ids: Sequence[int], max_model_len: int, vocabulary: int) -> None:
+    """Raises: ContextOverflow when a prompt is empty or leaves no room for a completion, RowError for an id
+    that the model has no embedding of: within a batch it would fail the requests of others too."""
+    check_room(len(prompt_ids), max_model_len)
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
+        wrong = next(one for one in prompt_ids if not 0 <= one < vocabulary)
+        raise RowError(f"the prompt has the token id {wrong}; this model's go from 0 to {vocabulary - 1}.")
+
+
+def check_room(tokens: int, max_model_len: int) -> None:
+    """Raises: ContextOverflow when a prompt of so many tokens is empty or leaves no room for a completion."""
+    if not 0 < tokens < max_model_len:
         raise ContextOverflow(
-            f"a prompt of {len(prompt_ids)} tokens cannot be completed within max_model_len "
+            f"a prompt of {tokens} tokens cannot be completed within max_model_len "
             f"{max_model_len}; wanted 1 to {max_model_len - 1} tokens: "
             "raise explorer.engine.max_model_len or drop the task."
         )

@@ -18,7 +18,7 @@ import torch
 
 from explorers.engines.decoding import Batch, Request, sample_tokens
 from explorers.engines.isolation import RandomStream, process_state_kept
-from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids, probe_tolerance
+from explorers.engines.proof import TIED_HEAD, Proof, check_prompt, end_token_ids, probe_tolerance
 from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.ledger import note_unfinished
@@ -81,7 +81,8 @@ class TransformersEngine:
         self._model_path = model_path
         self._end_ids = frozenset(end_token_ids(model_path))
         self._max_num_seqs = int(settings["max_num_seqs"])
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
+        self._vocabulary = int(self._model.get_input_embeddings().num_embeddings)
         tolerance = probe_tolerance(str(self._model.dtype))
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
@@ -104,8 +105,8 @@ class TransformersEngine:
             when the model fails or new weights cannot be proved meanwhile.
         """
         version = await self._swap.admitted()
-        check_room(prompt_ids, self._max_model_len)
-        room = self._max_model_len - len(prompt_ids)
+        check_prompt(prompt_ids, self.max_model_len, self._vocabulary)
+        room = self.max_model_len - len(prompt_ids)
         request = Request(
             prompt_ids=list(prompt_ids),
             max_tokens=min(sampling.max_tokens, room),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.engines.isolation import RandomStream, process_state_kept
-from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
+from explorers.engines.proof import Proof, check_prompt, end_token_ids, probe_tolerance
 from explorers.engines.resting import Rest
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.engines.vllm_calls import EngineCalls, engine_closed
@@ -90,7 +90,8 @@ class VllmEngine(VllmServing):
             self.model_path = model_path
             self._llm: LLMEngine | None = started(arguments, model_path, options)
             opened(self)
-        self._max_model_len = int(self._llm.model_config.max_model_len)
+        self.max_model_len = int(self._llm.model_config.max_model_len)
+        self._vocabulary = int(self._llm.model_config.get_vocab_size())
         tolerance = probe_tolerance(str(self._llm.model_config.dtype))
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
@@ -134,7 +135,7 @@ class VllmEngine(VllmServing):
         """
         version = await self._swap.admitted()
         self.rest.check_awake()
-        check_room(prompt_ids, self._max_model_len)
+        check_prompt(prompt_ids, self.max_model_len, self._vocabulary)
         future = asyncio.get_running_loop().create_future()
         flight = Flight(list(prompt_ids), parameters, Segments(version), future, images, on_output=on_output)
         self._flights.take(flight)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.engines.isolation import process_state_kept
-from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
+from explorers.engines.proof import Proof, check_prompt, end_token_ids, probe_tolerance
 from explorers.engines.resting import Rest
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.engines.vllm_calls import engine_closed
@@ -84,7 +84,8 @@ class ServedVllmEngine(VllmServing):
             self.end_ids = end_token_ids(model_path)
             self._front: Front | None = _front(config, model_path, options)
         self.model_path = model_path
-        self._max_model_len = int(config.model_config.max_model_len)
+        self.max_model_len = int(config.model_config.max_model_len)
+        self._vocabulary = int(config.model_config.get_vocab_size())
         self._tolerance = probe_tolerance(str(config.model_config.dtype))
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=self._tolerance)
         self._seed = seed
@@ -103,7 +104,7 @@ class ServedVllmEngine(VllmServing):
             self._front.give_tokenizer(partial(stop_tokenizer, self.model_path))
         version = await self._swap.admitted()
         self.rest.check_awake()
-        check_room(prompt_ids, self._max_model_len)
+        check_prompt(prompt_ids, self.max_model_len, self._vocabulary)
         future = asyncio.get_running_loop().create_future()
         parameters = request_parameters(sampling, self.end_ids)
         flight = Flight(list(prompt_ids), parameters, Segments(version), future, images)

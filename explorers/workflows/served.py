@@ -18,7 +18,7 @@ from explorers.workflows.openings import Openings
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, whole_number
 from explorers.workflows.server_settings import SMALL
 from explorers.workflows.visits import Visits
-from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
@@ -116,6 +116,8 @@ class ServedWorkflow(RecordedWorkflow):
         app, course = await self._server.app(engine, ctx), Course()
         async with self._visits.waiting(app, ctx.group_id) as visit:
             ended = await self._visits.until_over(visit)
+        if isinstance(app.error, RftError) and not isinstance(app.error, RowError):
+            raise app.error  # the engine's fault, which only its client has seen
         if visit.abandoned:
             raise RowError("its client gave the trajectory up")
         course.turns = app.turns

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Unpack
 
+from explorers.conversations.asked import checked_limits
 from explorers.conversations.certificate import TOOLS
-from explorers.conversations.openai_look import OpenAILook, checked_limits
+from explorers.conversations.openai_look import OpenAILook
 from explorers.environments.verifiers_rubric import WatchedRubric, environments
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, WorldReward

@@ -97,7 +97,8 @@ class Engine(Protocol):
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
     ) -> Completion:
-        """Sample one completion; many calls run together.
+        """Sample one completion; many calls run together. What an engine has no room for is found before
+        it is rendered where it says its `max_model_len`, tokens.
 
         Args: images: payload ids of the images in the order of their placeholders in the prompt, one
             placeholder each. An engine without `images_from` is never called with it.

@@ -106,11 +106,11 @@ def test_each_text_is_tokenised_once(template_of, saying) -> None:
     engine, model = saying(template, *["fine.<|im_end|>"] * 30)
     tokenised: list[str] = []
 
-    def ids(text: str) -> list[int]:
+    def ids(text: str, special: bool) -> list[int]:
         tokenised.append(text)
-        return template.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return template.tokenizer(text, add_special_tokens=special)["input_ids"]
 
-    template.ids = ids
+    template._ids = ids
 
     async def play() -> None:
         messages: list[Any] = [USER]

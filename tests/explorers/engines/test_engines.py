@@ -430,6 +430,20 @@ def test_a_prompt_without_room_is_an_error_of_that_row(bench: Any) -> None:
         assert completion.finish_reason == "stop" or len(completion.token_ids) == 8
 
 
+@pytest.mark.parametrize("wrong", [-1, 10**9])
+def test_an_id_outside_the_vocabulary_costs_no_other_request(bench: Any, wrong: int) -> None:
+    bench.engine.load_weights(bench.ref("a"))
+
+    async def both() -> list[Any]:
+        calls = [bench.engine.generate(prompt, Sampling(8)) for prompt in (PROMPTS[0], [5, wrong])]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    good, refused = asyncio.run(both())
+    assert isinstance(refused, RowError)
+    assert f"token id {wrong}; this model's go from 0" in str(refused)
+    assert largest_error(bench, "a", PROMPTS[0], good) <= 1e-4
+
+
 @STEPPED_BY_US
 def test_an_unknown_option_is_refused_with_the_likely_one(bench: Any) -> None:
     with pytest.raises(RecipeError, match="did you mean 'dtype'"):

@@ -21,7 +21,7 @@ from explorers.meter import Meter
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.visits import Visits
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.rows import Experience
 from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK
@@ -161,6 +161,25 @@ def test_clients_that_ask_alike_are_one_group(tokenizer: Any, alike: float, aske
                 groups[group].add(found[0].completion_text)
             assert groups == {"g-0": {said[0], said[2]}, "g-1": {said[1], said[4]}}
             assert run.workflow.metrics()["served_guests"] == 1.0, "what no group is about is no row"
+
+    asyncio.run(story())
+
+
+def test_a_fault_of_the_engine_is_the_rollouts_whatever_its_client_makes_of_it(tokenizer: Any) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "four") as run:
+            run.engine.generate = broken
+            waiting = run.wait(0)
+            await reachable(run)
+            opened = await run.open()
+            with pytest.raises(openai.InternalServerError, match="it broke"):
+                await run.say(opened, *ASK)
+            await run.end(opened, "abandon")
+            with pytest.raises(EngineError, match="it broke"):  # so that the explorer learns of it
+                await waiting
+
+    async def broken(*_: object) -> Any:
+        raise EngineError("it broke")
 
     asyncio.run(story())
 

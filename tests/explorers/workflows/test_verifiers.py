@@ -193,7 +193,7 @@ def test_a_late_rollout_is_cleaned_up(tokenizer: Any) -> None:
 def test_an_environment_that_asks_for_another_distribution_is_told(tokenizer: Any) -> None:
     outcome, _, _ = play(tokenizer, settings("hints", failure="hot"), "3", "3", task=tasks("hints")[0])
     assert isinstance(outcome, RowError)
-    assert "asks the model for temperature=0.2" in str(outcome)
+    assert "'temperature' is 0.2" in str(outcome)
 
 
 def test_an_empty_answer_is_the_models(tokenizer: Any, task: Task) -> None:
@@ -218,7 +218,7 @@ def test_an_environment_without_a_reward_leaves_it_to_the_recipe(tokenizer: Any,
     ("environment", "why"),
     [
         (f"{PLACE}:nothing", "made a str; wanted an environment of verifiers"),
-        (f"{PLACE}:truncated", r"asks the model for top_p=0\.9"),
+        (f"{PLACE}:truncated", r"'top_p' is 0\.9"),
         ("no-such-environment", "Could not import 'no-such-environment'.*name its file"),
     ],
 )
