@@ -36,7 +36,7 @@ class Bodies:
         Args: most: bytes that it may have.
         Raises: BodyRefused.
         """
-        room = _announced(scope, most)
+        room = announced(scope, most)
         if self.taken_bytes + room > self._most_bytes and self.taken_bytes:
             raise BodyRefused(429, "too many long requests are under way; come back later.", 1)
         self.taken_bytes += room
@@ -59,7 +59,7 @@ class Bodies:
         return raw
 
 
-def _announced(scope: Scope, most: int) -> int:
+def announced(scope: Scope, most: int) -> int:
     """How long a body will be at most: as its header says, or as long as it may be."""
     told = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"")
     return min(int(told), most) if told.isdigit() else most

@@ -12,9 +12,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorers.capture.answers import refuse
-from explorers.capture.asgi import Receive, Scope, Send, read_body
-from explorers.conversations.look_app import MAX_BODY, answer
+from explorers.capture.asgi import Receive, Scope, Send
+from explorers.capture.bodies import BodyRefused
+from explorers.conversations.look_app import answer
+from explorers.workflows.key_bodies import KeyBodies
+from explorers.workflows.visit_keys import VisitKeys
+from explorers.workflows.visit_request import VisitRequest
 from explorers.workflows.visits import NAME_HEADER
 from rft_data.core.arms import Arm, drawn_arm, drawn_place
 from rft_data.core.lookup import need
@@ -23,8 +26,6 @@ _SCHEME_HEADER = b"x-forwarded-proto"
 _OF_ONE_CONNECTION = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade"}
 _NOT_PASSED_ON = _OF_ONE_CONNECTION | {NAME_HEADER, _SCHEME_HEADER}
 """Headers that explorers take from the front alone: a client names no trajectory itself."""
-_MAX_TOLD = 1 << 16
-"""Longest body, in bytes, of what is said of a trajectory; explorers take no more either."""
 _NO_ROUTE = "a client opens POST /trajectories, and speaks to what that answers."
 _GONE = "the explorer of this trajectory has ended, and the trajectory with it; open another."
 _AWAY = "the explorer of this trajectory is being started; open another in a moment."
@@ -33,14 +34,21 @@ _AWAY = "the explorer of this trajectory is being started; open another in a mom
 class Front:
     """ASGI application over the Unix sockets of explorers."""
 
-    def __init__(self, sockets: Mapping[Arm, Sequence[str]], *, seed: int, share: float) -> None:
+    def __init__(
+        self, sockets: Mapping[Arm, Sequence[str]], *, token: object, seed: int, share: float
+    ) -> None:
         """Nothing is connected to before the first request.
 
         Args:
             sockets: where the explorers of each arm listen.
+            token: the workflow's; keys are made from it, so they are checked here already.
             seed: of the run; with it, an id has the same arm again.
             share: of the trajectories that are of the arm `old`.
+
+        Raises: RecipeError for a token that is too short.
         """
+        self._keys = VisitKeys(token)
+        self._bodies = KeyBodies()
         self._httpx = need("httpx2", "ops", "the front of an A/B test")
         self._sockets = sockets
         self._seed = seed
@@ -54,22 +62,32 @@ class Front:
         return paths[drawn_place(self._seed, trajectory, len(paths))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request; nothing of it is read before its key is checked."""
         if scope["type"] != "http":
             return
-        path, method = scope["path"], scope["method"]
-        _, prefix, name, _ = [*path.split("/", 3), "", "", ""][:4]
-        if (method, path) == ("GET", "/health"):
+        asked = VisitRequest(scope, receive, send)
+        if asked.what == "GET /health":
             await self._health(send)
-        elif (method, path) == ("POST", "/trajectories"):
-            name = secrets.token_hex(8)
-            named = [(NAME_HEADER, name.encode())]
-            if not await self._passed(self.place(name), scope, receive, send, named):
-                await refuse(send, path, 429, _AWAY, wait_s=1)
-        elif prefix not in ("t", "trajectories") or not name:
-            await refuse(send, path, 404, _NO_ROUTE)
-        elif not await self._passed(self.place(name), scope, receive, send):
-            await refuse(send, "/" + path.split("/", 3)[-1], 503, _GONE)
+        elif not asked.opens and not asked.name:
+            await asked.refuse(404, _NO_ROUTE)
+        elif (why := self._keys.refusal(asked)) is not None:
+            await asked.refuse(401, why)
+        else:
+            try:
+                async with self._bodies.read(asked.name, scope, receive, asked.most_bytes) as raw:
+                    await self._admitted(asked, raw)
+            except BodyRefused as err:
+                await asked.refuse(err.status, str(err), err.wait_s)
+
+    async def _admitted(self, asked: VisitRequest, raw: bytes) -> None:
+        """Answer a request of who has the key for it."""
+        if not asked.opens:
+            if not await self._passed(self.place(asked.name), asked, raw):
+                await asked.refuse(503, _GONE)
+            return
+        name = secrets.token_hex(8)
+        if not await self._passed(self.place(name), asked, raw, [(NAME_HEADER, name.encode())]):
+            await asked.refuse(429, _AWAY, 1)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -107,28 +125,19 @@ class Front:
         return told
 
     async def _passed(
-        self,
-        path: str,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        more: Sequence[tuple[bytes, bytes]] = (),
+        self, path: str, asked: VisitRequest, raw: bytes, more: Sequence[tuple[bytes, bytes]] = ()
     ) -> bool:
         """Have an explorer answer a request; False, and nothing was sent, when it cannot be reached."""
-        most = MAX_BODY if scope["path"].startswith("/t/") else _MAX_TOLD
-        raw = await read_body(receive, most)
-        if raw is None:
-            await refuse(send, scope["path"], 413, f"the request is longer than {most} bytes.")
-            return True
+        scope = asked.scope
         scheme = (_SCHEME_HEADER, scope["scheme"].encode())
-        asked = self._httpx.Request(
+        passed = self._httpx.Request(
             scope["method"],
             self._httpx.URL("http://explorer", raw_path=_raw_path(scope)),
             headers=[*_passed_on(scope["headers"]), scheme, *more],
             content=raw,
         )
-        answering = asyncio.create_task(self._answered(path, asked, send))
-        leaving = asyncio.create_task(_left(receive))
+        answering = asyncio.create_task(self._answered(path, passed, asked.send))
+        leaving = asyncio.create_task(_left(asked.receive))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             return answering.result() if answering.done() else True

@@ -5,8 +5,8 @@ Which group a client belongs to is known only from its first request, not when i
 
 from __future__ import annotations
 
+import asyncio
 import json
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
@@ -23,8 +23,9 @@ V = TypeVar("V")
 class Arrival:
     """A trajectory whose client has asked for nothing yet."""
 
-    name: str = field(default_factory=lambda: secrets.token_hex(8))
-    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    name: str
+    choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Its first requests choose a rollout one after another: the first one does."""
     used: float = field(default_factory=monotonic)
     """`monotonic()` of its last request."""
 
@@ -60,12 +61,11 @@ class Openings:
         self._groups: dict[str, Said] = {}
         self.arrivals: dict[str, Arrival] = {}
 
-    def arrive(self, made: Arrival, idle_s: float) -> Arrival:
+    def arrive(self, made: Arrival, idle_s: float) -> None:
         """Take in a new trajectory; those that were left alone for `idle_s` are forgotten."""
         late = monotonic() - idle_s
         self.arrivals = {name: one for name, one in self.arrivals.items() if one.used >= late}
         self.arrivals[made.name] = made
-        return made
 
     def choose(self, said: Said, waiting: Iterable[V], group: Callable[[V], str]) -> V | None:
         """The rollout for a first request: of a group that is about it, or else of one about nothing yet."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 from explorers.capture import answers
-from explorers.capture.asgi import Receive, Scope, Send, bearer, read_body, replayed
+from explorers.capture.asgi import Receive, Scope, Send, bearer, replayed
 from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.listening import listening
 from explorers.conversations.look_app import MAX_BODY, answer, refuse
@@ -38,6 +38,18 @@ class Access:
     reward: Stated | None = None
     """What it said its reward is, if it did."""
 
+    async def answer(self, rest: str, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of its program; `rest`: the path after the program's URL, `raw`: the body."""
+        if rest != "reward" or scope["method"] != "POST":
+            await self.app({**scope, "path": f"/{rest}"}, replayed(raw, receive), send)
+            return
+        try:
+            stated = self.reward = stated_reward(raw.decode("utf-8", "replace"))
+        except RowError as err:
+            await refuse(send, 400, str(err))
+            return
+        await answer(send, 200, {"reward": stated if isinstance(stated, float) else stated[0]})
+
 
 class RolloutServer:
     """ASGI application: `/t/NAME/v1/...` is the model of a rollout, `/t/NAME/reward` takes its reward."""
@@ -59,17 +71,13 @@ class RolloutServer:
         given = bearer_key(scope)
         if prefix != "t" or access is None or not hmac.compare_digest(access.key.encode(), given):
             await refuse(send, 401, "no rollout has this URL and this key, or it has ended.")
-        elif rest == "reward" and scope["method"] == "POST":
-            await _take_reward(access, receive, send)
-        else:
-            await self._asked(access.app, {**scope, "path": f"/{rest}"}, receive, send)
-
-    async def _asked(self, app: RolloutApp, scope: Scope, receive: Receive, send: Send) -> None:
+            return
+        is_reward = rest == "reward" and scope["method"] == "POST"
         try:
-            async with self._bodies.read(scope, receive, MAX_BODY) as raw:
-                await app(scope, replayed(raw, receive), send)
+            async with self._bodies.read(scope, receive, _MAX_REWARD if is_reward else MAX_BODY) as raw:
+                await access.answer(rest, raw, scope, receive, send)
         except BodyRefused as err:
-            await answers.refuse(send, scope["path"], err.status, str(err), wait_s=err.wait_s)
+            await answers.refuse(send, f"/{rest}", err.status, str(err), wait_s=err.wait_s)
 
     @asynccontextmanager
     async def open(self, app: RolloutApp) -> AsyncIterator[Access]:
@@ -81,12 +89,6 @@ class RolloutServer:
         finally:
             del self._accesses[access.name]
             await app.close()
-
-    def rename(self, access: Access, name: str, key: str) -> None:
-        """Give an access another name and key."""
-        del self._accesses[access.name]
-        access.name, access.key = name, key
-        self._accesses[name] = access
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
@@ -110,16 +112,6 @@ class RolloutServer:
 def bearer_key(scope: Scope) -> bytes:
     """The key that a request carries; empty without one."""
     return bearer(scope["headers"]).encode("latin-1")
-
-
-async def _take_reward(access: Access, receive: Receive, send: Send) -> None:
-    raw = await read_body(receive, _MAX_REWARD)
-    try:
-        stated = access.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
-    except RowError as err:
-        await refuse(send, 400, str(err))
-        return
-    await answer(send, 200, {"reward": stated if isinstance(stated, float) else stated[0]})
 
 
 def stated_reward(text: str) -> Stated:

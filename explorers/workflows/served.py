@@ -22,7 +22,7 @@ from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
-from rft_data.core.words import RolloutEnd
+from rft_data.core.words import TRAJECTORY, RolloutEnd
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,10 +79,6 @@ class ServedWorkflow(RecordedWorkflow):
         super().__init__(tokenizer, rewards, **conversation)
         self.room = max(_ROOM, 4 * budget)
         need("uvicorn", "web", "the workflow 'served'")
-        if not isinstance(token, str) or len(token) < 16:
-            raise RecipeError(
-                "explorer.workflow.args.token is shorter than 16 characters; give a random one."
-            )
         if isinstance(idle_s, bool) or not isinstance(idle_s, int | float) or not 0 < idle_s < math.inf:
             raise RecipeError(f"explorer.workflow.args.idle_s is {idle_s!r}; wanted seconds above 0.")
         whole_number("port", port, least=0)
@@ -120,10 +116,14 @@ class ServedWorkflow(RecordedWorkflow):
             raise app.error  # the engine's fault, which only its client has seen
         if visit.abandoned:
             raise RowError("its client gave the trajectory up")
+        rows = [
+            replace(one, metadata={**one.metadata, TRAJECTORY: visit.name}) for one in app.rows(task, ctx)
+        ]
+        visit.settle(rows[-1].experience_id if rows else None)
         course.turns = app.turns
         course.end = app.end or (RolloutEnd.FINISHED if ended else RolloutEnd.DEADLINE)
         course.reward = visit.access.reward
-        *rows, last = await self.outcome(task, app.rows(task, ctx), course)
+        *rows, last = await self.outcome(task, rows, course)
         if course.reward is None and not self._rewards.composition.parts:
             last = replace(last, unscored_reason=None)  # it may come later, as feedback
         return [*rows, last]

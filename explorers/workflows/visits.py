@@ -7,46 +7,37 @@ with the key POST /t/ID/v1/... is OpenAI's API, and POST /trajectories/ID/(rewar
 from __future__ import annotations
 
 import asyncio
-import hmac
+import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from time import monotonic
 
-from explorers.capture.answers import refuse
-from explorers.capture.asgi import Receive, Scope, Send, read_body, replayed
-from explorers.conversations.look_app import MAX_BODY, answer
+from explorers.capture.asgi import Receive, Scope, Send
+from explorers.capture.bodies import BodyRefused
+from explorers.conversations.look_app import answer
 from explorers.conversations.rollout_app import RolloutApp
+from explorers.workflows.key_bodies import KeyBodies
 from explorers.workflows.openings import Arrival, Openings, Said
-from explorers.workflows.rollout_server import Access, RolloutServer, bearer_key, stated_reward
+from explorers.workflows.rollout_server import Access, stated_reward
+from explorers.workflows.visit import Visit
+from explorers.workflows.visit_keys import VisitKeys
+from explorers.workflows.visit_request import VisitRequest
 from rft_data.core.errors import RowError
 
 NAME_HEADER = b"x-rft-trajectory"
 """Header in which a front gives the id of a trajectory that a client opens."""
-_MAX_BODY = 1 << 16
 _LOOK_S, _SOON_S = 1.0, 0.05
 """Longest and shortest time between two looks whether a trajectory was left alone."""
 _REWARD, _END, _ABANDON = _TOLD = ("POST reward", "POST end", "POST abandon")
 MOST_HELD = 64 << 20
 """Tokens that the rows of all open trajectories may have; beyond it nothing is sampled or opened."""
 _FULL = f"all trajectories hold {MOST_HELD} tokens, as many as may be: end some."
+_ENDED = (
+    "the trajectory has ended; what came first stays. A reward that comes later is feedback: "
+    "`rft data feedback add --trajectory ID`."
+)
 _COUNTS = ("served", "served_guests", "served_abandoned", "served_refused")
-
-
-@dataclass(slots=True)
-class Visit:
-    """A trajectory that waits for a client, or that one has opened."""
-
-    access: Access
-    app: RolloutApp
-    group: str = ""
-    """Id of the group of the rollout that waits."""
-    opened: asyncio.Event = field(default_factory=asyncio.Event)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    used: float = 0.0
-    """`monotonic()` of the last request."""
-    abandoned: bool = False
 
 
 class Visits:
@@ -71,13 +62,15 @@ class Visits:
         self.named_by_front = False
         """Whether a front, which alone reaches this application, names trajectories (NAME_HEADER)."""
         self._openings = openings
-        self._token = token
+        self._keys = VisitKeys(token)
+        self._bodies = KeyBodies()
         self._guest = guest
         self._idle_s = idle_s
         self._most_guests = guests
-        self._rollout_server = RolloutServer()
         self._waiting: deque[Visit] = deque()
         self._visits: dict[str, Visit] = {}
+        self._held = 0
+        """Tokens that trajectories held when their last requests ended."""
         self._guests: set[asyncio.Task[None]] = set()
         self._counts: Counter[str] = Counter()
 
@@ -89,16 +82,18 @@ class Visits:
     @asynccontextmanager
     async def waiting(self, app: RolloutApp, group: str = "") -> AsyncIterator[Visit]:
         """A trajectory for the length of the block, which a client may open."""
-        async with self._rollout_server.open(app) as access:
-            visit = Visit(access, app, group)
-            self._waiting.append(visit)
-            self._visits[access.name] = visit
-            try:
-                yield visit
-            finally:
-                del self._visits[access.name]
-                if visit in self._waiting:
-                    self._waiting.remove(visit)
+        name = secrets.token_hex(8)
+        visit = Visit(Access(name, self._keys.key(name), app), group)
+        self._waiting.append(visit)
+        self._visits[name] = visit
+        try:
+            yield visit
+        finally:
+            del self._visits[visit.name]
+            self._held -= visit.held
+            if visit in self._waiting:
+                self._waiting.remove(visit)
+            await app.close()
 
     async def until_over(self, visit: Visit) -> bool:
         """Wait for a client to open and end a trajectory; False when it made no request for too long."""
@@ -114,129 +109,131 @@ class Visits:
         return True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request; nothing of it is read before its key is checked."""
         if scope["type"] != "http":
             return
-        path, method = scope["path"], scope["method"]
-        _, prefix, name, rest = [*path.split("/", 3), "", "", ""][:4]
-        visit = self._visits.get(name)
-        if visit is not None:
-            visit.used = monotonic()
-        if (method, path) == ("GET", "/health"):
+        asked = VisitRequest(scope, receive, send)
+        if asked.what == "GET /health":
             await answer(send, 200, {"waiting": len(self._waiting), "open": len(self._visits)})
-        elif (method, path) == ("POST", "/trajectories"):
-            await self._open(scope, receive, send)
-        elif prefix == "t" and self._is_full():
-            await refuse(send, f"/{rest}", 429, _FULL, wait_s=5)
-        elif self._openings is not None and name in self._openings.arrivals:
-            await self._begin(
-                self._openings, self._openings.arrivals[name], (prefix, rest), scope, receive, send
-            )
-        elif prefix == "trajectories":
-            await self._told(visit, f"{method} {rest}", scope, receive, send)
+        elif (why := self._keys.refusal(asked)) is not None:
+            await asked.refuse(401, why)
+        elif self._held >= MOST_HELD and (asked.opens or asked.prefix == "t"):
+            await asked.refuse(429, _FULL, 5)
         else:
-            await self._rollout_server(scope, receive, send)
+            await self._admitted(asked)
 
-    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not hmac.compare_digest(self._token.encode(), bearer_key(scope)):
-            await refuse(send, scope["path"], 401, "this token opens no trajectory here.")
+    async def _admitted(self, asked: VisitRequest) -> None:
+        """Answer a request of who has the key for it."""
+        try:
+            if not asked.opens and self._used(asked.name) is None:
+                await self._refuse_ended(asked)
+                return
+            async with self._bodies.read(asked.name, asked.scope, asked.receive, asked.most_bytes) as raw:
+                if asked.opens:
+                    await self._open(asked, raw)
+                else:
+                    await self._spoken(asked, raw)
+        except BodyRefused as err:
+            await asked.refuse(err.status, str(err), err.wait_s)
+        finally:
+            self._used(asked.name)
+
+    def _used(self, name: str) -> Visit | Arrival | None:
+        """An open trajectory, which a request was made of now; None: there is none of this id."""
+        arrivals = {} if self._openings is None else self._openings.arrivals
+        found = self._visits.get(name) or arrivals.get(name)
+        if found is not None:
+            found.used = monotonic()
+        return found
+
+    async def _spoken(self, asked: VisitRequest, raw: bytes) -> None:
+        """Answer a request of an open trajectory."""
+        found = self._used(asked.name)
+        if found is None:
+            await self._refuse_ended(asked)
+        elif isinstance(found, Arrival):
+            await self._begin(found, asked, raw)
+        elif asked.prefix == "trajectories":
+            await self._told(found, asked, raw)
+        else:
+            await self._answered(found, asked, raw)
+
+    async def _answered(self, visit: Visit, asked: VisitRequest, raw: bytes) -> None:
+        """Have the model of a trajectory answer."""
+        try:
+            await visit.access.answer(asked.rest, raw, asked.scope, asked.receive, asked.send)
+        finally:
+            if self._visits.get(visit.name) is visit:
+                self._held += visit.app.held - visit.held
+                visit.held = visit.app.held
+
+    async def _open(self, asked: VisitRequest, raw: bytes) -> None:
+        if raw.strip() not in (b"", b"{}"):
+            await asked.refuse(400, "a trajectory of a run has the run's task; send no body.")
             return
-        raw = await read_body(receive, _MAX_BODY)
-        if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
-            await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
+        headers = dict(asked.scope["headers"])
+        named = headers.get(NAME_HEADER, b"") if self.named_by_front else b""
+        name = named.decode("latin-1") or secrets.token_hex(8)
+        if not await self._arrived(name):
+            await self._refuse_another(asked)
             return
-        if self._is_full():
-            await refuse(send, scope["path"], 429, _FULL, wait_s=5)
-            return
-        access = await self._arrived(self._name(scope))
-        if access is None:
-            await self._refuse_another(scope, send)
-            return
-        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        base = f"{scope.get('scheme', 'http')}://{host}/t/{access.name}/v1"
+        host = headers.get(b"host", b"").decode("latin-1")
+        base = f"{asked.scope.get('scheme', 'http')}://{host}/t/{name}/v1"
         self._counts["served"] += 1
-        await answer(send, 201, {"id": access.name, "base_url": base, "key": access.key})
+        await answer(asked.send, 201, {"id": name, "base_url": base, "key": self._keys.key(name)})
 
-    async def _arrived(self, arrival: Arrival) -> Access | Arrival | None:
-        """The access to a new trajectory, or where its first request chooses one; None: too many are open."""
+    async def _arrived(self, name: str) -> bool:
+        """Give a new trajectory its rollout, or wait for its first request; False: too many are open."""
         if self._openings is not None:
-            full = len(self._openings.arrivals) >= self._most_guests + len(self._waiting)
-            return None if full else self._openings.arrive(arrival, self._idle_s)
+            if len(self._openings.arrivals) >= self._most_guests + len(self._waiting):
+                return False
+            self._openings.arrive(Arrival(name), self._idle_s)
+            return True
         visit = self._waiting.popleft() if self._waiting else await self._let_in()
-        if visit is None:
-            return None
-        self._rename(self._taken(visit), arrival)
-        return visit.access
+        if visit is not None:
+            self._taken(visit, name)
+        return visit is not None
 
-    def _is_full(self) -> bool:
-        """Whether all trajectories together hold as many tokens as may be."""
-        return sum(visit.app.held for visit in self._visits.values()) >= MOST_HELD
-
-    def _name(self, scope: Scope) -> Arrival:
-        """A new trajectory, with the id that the front gave it."""
-        given = dict(scope["headers"]).get(NAME_HEADER) if self.named_by_front else None
-        return Arrival() if given is None else Arrival(given.decode("latin-1"))
-
-    async def _refuse_another(self, scope: Scope, send: Send) -> None:
-        self._counts["served_refused"] += 1
-        await refuse(send, scope["path"], 429, "no more trajectories may be open now.", wait_s=1)
-
-    @staticmethod
-    def _taken(visit: Visit) -> Visit:
-        visit.used = monotonic()
-        visit.opened.set()
-        return visit
-
-    async def _begin(
-        self,
-        openings: Openings,
-        arrival: Arrival,
-        place: tuple[str, str],
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def _begin(self, arrival: Arrival, asked: VisitRequest, raw: bytes) -> None:
         """The first request of a trajectory finds its rollout, and is answered by it."""
-        arrival.used = monotonic()
-        if not hmac.compare_digest(arrival.key.encode(), bearer_key(scope)):
-            await refuse(send, scope["path"], 401, "no open trajectory has this id and this key.")
-        elif place in (("trajectories", "end"), ("trajectories", "abandon")):
-            del openings.arrivals[arrival.name]
-            await answer(send, 200, {"id": arrival.name, "open": False})
-        elif place[0] != "t" or scope["method"] != "POST":
-            await refuse(send, scope["path"], 409, "the trajectory begins with a request that samples.")
-        else:
-            await self._find_rollout(openings, arrival, scope, receive, send)
-
-    async def _find_rollout(
-        self, openings: Openings, arrival: Arrival, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        raw = await read_body(receive, MAX_BODY)
-        if raw is None:
-            await refuse(send, scope["path"], 413, f"the request is longer than {MAX_BODY} bytes.")
+        assert self._openings is not None  # noqa: S101 - for the type checker
+        if asked.prefix == "trajectories" and asked.what in (_END, _ABANDON):
+            self._openings.arrivals.pop(arrival.name, None)
+            await answer(asked.send, 200, {"id": arrival.name, "open": False})
+            return
+        if not asked.samples or asked.scope["method"] != "POST":
+            await asked.refuse(409, "the trajectory begins with a request that samples.")
             return
         try:
             said = Said.of(raw)
         except RowError as err:
-            await refuse(send, scope["path"], 400, str(err))
+            await asked.refuse(400, str(err))
             return
-        if openings.arrivals.pop(arrival.name, None) is not None:  # else another request of it came first
-            visit = openings.choose(said, self._waiting, lambda one: one.group)
-            if visit is not None:
-                self._waiting.remove(visit)
-            else:
-                visit = await self._let_in()
-            if visit is None:
-                openings.arrivals[arrival.name] = arrival
-                await self._refuse_another(scope, send)
-                return
-            self._rename(self._taken(visit), arrival)
-        await self._rollout_server(scope, replayed(raw, receive), send)
+        async with arrival.choosing:
+            visit = self._visits.get(arrival.name) or await self._chosen(self._openings, said, arrival)
+        if visit is None:
+            await self._refuse_another(asked)
+        else:
+            await self._answered(visit, asked, raw)
 
-    def _rename(self, visit: Visit, arrival: Arrival) -> None:
-        del self._visits[visit.access.name]
-        self._rollout_server.rename(visit.access, arrival.name, arrival.key)
-        self._visits[arrival.name] = visit
+    async def _chosen(self, openings: Openings, said: Said, arrival: Arrival) -> Visit | None:
+        """The rollout for a first request, or a guest's; None: too many are open."""
+        visit = openings.choose(said, self._waiting, lambda one: one.group)
+        if visit is not None:
+            self._waiting.remove(visit)
+        else:
+            visit = await self._let_in()
+        if visit is not None:
+            openings.arrivals.pop(arrival.name, None)
+            self._taken(visit, arrival.name)
+        return visit
+
+    def _taken(self, visit: Visit, name: str) -> None:
+        """A client has opened a trajectory, which has another id from now on."""
+        del self._visits[visit.name]
+        visit.access.name, visit.access.key = name, self._keys.key(name)
+        self._visits[name] = visit
+        visit.begin()
 
     async def _let_in(self) -> Visit | None:
         """A trajectory of a guest, which ends as others do and of which nothing is stored; None: too many."""
@@ -246,6 +243,7 @@ class Visits:
         stack = AsyncExitStack()
         visit = await stack.enter_async_context(self.waiting(app))
         self._waiting.remove(visit)
+        visit.settle(None)
 
         async def stay() -> None:
             async with stack:
@@ -258,29 +256,36 @@ class Visits:
         self._counts["served_guests"] += 1
         return visit
 
-    async def _told(self, visit: Visit | None, what: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _told(self, visit: Visit, asked: VisitRequest, raw: bytes) -> None:
         """A client gives a reward, ends its trajectory, or gives it up."""
-        if visit is None or not hmac.compare_digest(visit.access.key.encode(), bearer_key(scope)):
-            await refuse(send, scope["path"], 401, "no open trajectory has this id and this key.")
+        if asked.what not in _TOLD:
+            await asked.refuse(404, f"there is {' and '.join(_TOLD)} of a trajectory.")
             return
-        if what not in _TOLD:
-            await refuse(send, scope["path"], 404, f"there is {' and '.join(_TOLD)} of a trajectory.")
-            return
-        raw = await read_body(receive, _MAX_BODY)
-        if raw is None:
-            await refuse(send, scope["path"], 413, f"the request is longer than {_MAX_BODY} bytes.")
-            return
-        if visit.over.is_set() or visit.access.name not in self._visits:
-            await refuse(send, scope["path"], 409, "the trajectory has ended; what came first stays.")
+        if visit.over.is_set():
+            await self._refuse_ended(asked)
             return
         try:
-            if raw and what != _ABANDON:
+            if raw and asked.what != _ABANDON:
                 visit.access.reward = stated_reward(raw.decode("utf-8", "replace"))
         except RowError as err:
-            await refuse(send, scope["path"], 400, str(err))
+            await asked.refuse(400, str(err))
             return
-        if what != _REWARD:
-            visit.abandoned = what == _ABANDON
+        said: dict[str, object] = {"id": visit.name, "open": asked.what == _REWARD}
+        if asked.what != _REWARD:
+            visit.abandoned = asked.what == _ABANDON
             self._counts["served_abandoned"] += visit.abandoned
             visit.over.set()
-        await answer(send, 200, {"id": visit.access.name, "open": not visit.over.is_set()})
+        if asked.what == _END:
+            said["experience_id"] = await visit.settled()
+        await answer(asked.send, 200, said)
+
+    async def _refuse_another(self, asked: VisitRequest) -> None:
+        self._counts["served_refused"] += 1
+        await asked.refuse(429, "no more trajectories may be open now.", 1)
+
+    @staticmethod
+    async def _refuse_ended(asked: VisitRequest) -> None:
+        if asked.prefix == "trajectories":
+            await asked.refuse(409, _ENDED)
+        else:
+            await asked.refuse(401, "no rollout has this URL and this key, or it has ended.")

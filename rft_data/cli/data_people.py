@@ -25,8 +25,11 @@ label_studio_app = typer.Typer(help="Tasks for Label Studio, and its annotations
 @feedback_app.command("add")
 def add(
     buffer: BufferUri,
-    experience: Annotated[str, typer.Option(help="Id of the experience it is about.")],
     author: Annotated[str, typer.Option(help="Name of the person or program that says it.")],
+    experience: Annotated[str | None, typer.Option(help="Id of the experience it is about.")] = None,
+    trajectory: Annotated[
+        str | None, typer.Option(help="Or the id of a served trajectory, whose last row it is about.")
+    ] = None,
     key: Annotated[str, typer.Option(help="What is said: reward, score, or a name of your own.")] = "reward",
     value: Annotated[float | None, typer.Option(help="The number.")] = None,
     text: Annotated[str | None, typer.Option(help="The words.")] = None,
@@ -37,16 +40,21 @@ def add(
         from rft_data.core.errors import RecipeError
         from rft_data.core.rows import Feedback, now
         from rft_data.exchange.feedback import storable
+        from rft_data.exchange.trajectory_row import trajectory_row
 
         if value is None and text is None:
             raise RecipeError("feedback says nothing: give --value, --text or both.")
+        if (experience is None) is (trajectory is None):
+            raise RecipeError("feedback is about one row: give --experience or --trajectory.")
         if not key or not author:
             raise RecipeError(f"--key is {key!r} and --author {author!r}; both need a name.")
-        given = {"--experience": experience, "--author": author, "--key": key, "--text": text or ""}
+        about = experience or trajectory or ""
+        given = {"id": about, "--author": author, "--key": key, "--text": text or ""}
         for name, words in given.items():
             storable(words, name)
         with _taking_feedback(buffer) as opened:
-            new = opened.add_feedback([Feedback(experience, author, key, value, text, now())])
+            row = trajectory_row(opened, about) if experience is None else experience
+            new = opened.add_feedback([Feedback(row, author, key, value, text, now())])
         show({"new": new}, "stored", as_json=as_json)
 
 

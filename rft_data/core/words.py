@@ -83,6 +83,8 @@ ROLLOUT_SECONDS: Final = "rollout_seconds"
 """Key of the metadata of a rollout's last row: its wall seconds, by phase (`explorers/clock.py`)."""
 ARM: Final = "arm"
 """Key of a row's metadata: of which arm of an A/B test its trajectory is; see `Arm`."""
+TRAJECTORY: Final = "trajectory"
+"""Key of a row's metadata: the id by which a client of a served run knows its trajectory."""
 HISTORY_DRIFT: Final = "history_drift"
 """Key of a row's metadata: how many chat calls of its rollout drifted, by `Drift`; left out when none did."""
 

@@ -86,13 +86,14 @@ class ServedFront:
     def start(self) -> None:
         """Listen at the address that the recipe gives its workflow.
 
-        Raises: BusyError for a taken port; RecipeError for what is no address.
+        Raises: BusyError for a taken port; RecipeError for what is no address or no token.
         """
         sockets: dict[Arm, list[str]] = {arm: [] for arm in Arm}
         for spec in self.explorers:
             sockets[self._arm(spec)].append(str(self._socket(spec)))
-        front = Front(sockets, seed=self.settings.seed, share=self.settings.share)
         host, port = self._place()
+        token = self._args().get("token")
+        front = Front(sockets, token=token, seed=self.settings.seed, share=self.settings.share)
         loop = Background("served-front")
         self._opened.callback(loop.close)
         serving = AsyncExitStack()
@@ -101,8 +102,12 @@ class ServedFront:
         address = loop.run(serving.enter_async_context(listening(front, host=host, port=port)))
         log.info("programs reach the policy at %s/trajectories, in two arms", address)
 
+    def _args(self) -> Mapping[str, Any]:
+        """The arguments that the recipe gives the workflow."""
+        return self.explorers[0].arguments["plan"]["workflow"].get("args") or {}
+
     def _place(self) -> tuple[str, int]:
-        given: Mapping[str, Any] = self.explorers[0].arguments["plan"]["workflow"].get("args") or {}
+        given = self._args()
         host, port = given.get("host", LOOPBACK), given.get("port", 0)
         if not isinstance(host, str):
             raise RecipeError(f"explorer.workflow.args.host is {host!r}; wanted a name or an address.")

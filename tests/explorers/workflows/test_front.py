@@ -14,11 +14,13 @@ import openai
 import pytest
 
 from explorers.capture.listening import listening
+from explorers.conversations.look_app import MAX_BODY
 from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.workflows.front import Front
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.served_arm import ServedArm
+from explorers.workflows.visit_keys import VisitKeys
 from rft_data.core.arms import Arm, drawn_arm
 from rft_data.core.rows import Experience
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
@@ -97,7 +99,7 @@ class Test:
 
 @asynccontextmanager
 async def fronted(tokenizer: Any, folder: Path, **args: Any) -> AsyncIterator[Test]:
-    front = Front({arm: [str(folder / arm)] for arm in Arm}, seed=SEED, share=SHARE)
+    front = Front({arm: [str(folder / arm)] for arm in Arm}, token=TOKEN, seed=SEED, share=SHARE)
     async with listening(front) as base:
         test = Test(tokenizer, folder, base, **args)
         try:
@@ -126,7 +128,8 @@ def test_a_trajectory_is_served_by_the_arm_of_its_id_to_its_end(
                 assert await test.say(opened) == arm
                 assert await test.say(opened, stream=True) == arm
                 assert (await test.end(opened, "reward")).status_code == 200
-                assert (await test.end(opened)).json() == {"id": opened["id"], "open": False}
+                ended = (await test.end(opened)).json()
+                assert ended.items() >= {"id": opened["id"], "open": False}.items()
                 served.add(arm)
                 await asyncio.sleep(0.01)
             assert served == set(Arm)
@@ -192,5 +195,40 @@ def test_a_client_names_no_trajectory_and_needs_the_token(tokenizer: Any, tmp_pa
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("path", ["/trajectories", "/trajectories/one/end", "/t/one/v1/completions"])
+def test_nothing_is_read_of_who_has_no_key_and_not_too_much_of_who_has_one(tmp_path: Path, path: str) -> None:
+    front = Front({arm: [str(tmp_path / arm)] for arm in Arm}, token=TOKEN, seed=SEED, share=SHARE)
+    sent: list[Any] = []
+    key = TOKEN if path == "/trajectories" else VisitKeys(TOKEN).key("one")
+    announced = [(b"content-length", str(MAX_BODY).encode())]
+
+    async def reads(*_: Any) -> Any:
+        raise AssertionError("it was read")
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    def scope(given: str) -> Any:
+        headers = [(b"authorization", f"Bearer {given}".encode()), *announced]
+        return {"type": "http", "method": "POST", "path": path, "headers": headers, "scheme": "http"}
+
+    async def story() -> None:
+        for other in ("", "wrong", TOKEN if key != TOKEN else VisitKeys(TOKEN).key("one")):
+            await front(scope(other), reads, send)
+            assert sent[-2]["status"] == 401
+        many = [asyncio.create_task(front(scope(key), never, send)) for _ in range(256)]
+        await asyncio.sleep(0)
+        await front(scope(key), reads, send)
+        assert sent[-2]["status"] == 429
+        for one in many:
+            one.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
 
     asyncio.run(story())

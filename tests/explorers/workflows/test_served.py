@@ -98,7 +98,8 @@ def test_a_clients_conversation_is_a_row_with_its_exact_tokens_and_reward(tokeni
                 opened, *ASK, {"role": "assistant", "content": first}, {"role": "user", "content": "Sure?"}
             )
             assert (await run.end(opened, "reward", 0.25)).json()["open"]
-            assert (await run.end(opened, body={"reward": 0.5, "parts": {"thumb": 1}})).status_code == 200
+            ended = await run.end(opened, body={"reward": 0.5, "parts": {"thumb": 1}})
+            assert ended.status_code == 200
             rows = await waiting
             assert isinstance(rows, list)
             (row,) = rows
@@ -106,7 +107,11 @@ def test_a_clients_conversation_is_a_row_with_its_exact_tokens_and_reward(tokeni
             assert row.messages[0]["content"] == "two and two?", "what was asked, not the task's placeholder"
             assert list(row.token_ids or ()) == run.engine.seen[1] + run.engine.said[1]
             assert sum(row.action_mask or ()) == len(run.engine.said[0]) + len(run.engine.said[1])
-            assert (await run.end(opened)).status_code == 401, "it is over"
+            assert row.metadata["trajectory"] == opened["id"]
+            said = {"id": opened["id"], "open": False, "experience_id": row.experience_id}
+            assert ended.json() == said, "feedback about it can come later"
+            late = await run.end(opened, "reward", 1.0)
+            assert (late.status_code, "--trajectory ID" in late.text) == (409, True), "it is over"
             assert run.workflow.metrics()["served"] == 1.0
 
     asyncio.run(story())
@@ -123,7 +128,7 @@ def test_clients_that_no_rollout_waits_for_are_served_and_not_recorded(tokenizer
             assert await run.say(guest, *ASK) == "guest"
             assert not waiting.done()
             await run.say(recorded, *ASK)
-            await run.end(guest, body=1.0)
+            assert (await run.end(guest, body=1.0)).json()["experience_id"] is None, "it has no row"
             await run.end(recorded, body=1.0)
             rows = await waiting
             assert isinstance(rows, list)
@@ -255,6 +260,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
             asked = await http.post("/trajectories", headers=owner, json={"task": {"answer": "4"}})
             assert asked.status_code == 400, "a task that nobody reads, and it takes no rollout"
             opened = (await http.post("/trajectories", headers=owner, json={})).json()
+            visit.settle("a row")
             place, key = f"/trajectories/{opened['id']}", {"authorization": f"Bearer {opened['key']}"}
             assert (await http.post(f"{place}/end", headers=key, json={"reward": 1.0})).status_code == 200
             for how in ("end", "abandon", "reward"):

@@ -211,6 +211,12 @@ def test_label_studio_there_and_back(house: Path) -> None:
         (["readmit", "{house}/strict.yaml", "--run", "run", "--as", "run"], 2, "that explored"),
         ([*ADD, "--buffer", "{house}/buffer"], 2, "feedback says nothing"),
         ([*ADD, "--buffer", "{house}/buffer", "--value", "1"], 1, "which is not stored"),
+        ([*ADD, "--trajectory", "x", "--buffer", "{house}/buffer", "--value", "1"], 2, "about one row"),
+        (
+            [*ADD[:2], "--trajectory", "x", "--author", "me", "--buffer", "{house}/buffer", "--value", "1"],
+            1,
+            "0 stored rollouts are trajectory 'x'",
+        ),
         (["feedback", "import", "nowhere.jsonl", "--buffer", "{house}/buffer"], 2, "there is no file"),
         ([*ADD, "--buffer", "{house}/none", "--value", "1"], 2, "there is no buffer at"),
         (["label-studio", "import", "nowhere.json", "--buffer", "{house}/buffer"], 2, "there is no file"),

@@ -13,24 +13,25 @@ from rft_data.core.errors import BusyError, RecipeError
 from rft_data.core.protocols import RoleSpec
 from rft_data.run.served_front import AbSettings, ServedFront
 
+TOKEN = "a token of enough characters"  # noqa: S105
 SETTINGS = AbSettings(share=0.5, steps_behind=1, seed=0)
 
 
 def front(name: str = "explorer", **args: Any) -> ServedFront:
-    plan = {"workflow": {"use": "served", "args": args}}
+    plan = {"workflow": {"use": "served", "args": {"token": TOKEN, **args}}}
     return ServedFront(
         SETTINGS, [RoleSpec(f"{name}-{n}", "some:thing", arguments={"plan": plan}) for n in range(3)]
     )
 
 
 def test_explorers_listen_at_sockets_of_their_own_and_the_last_is_the_old_arm() -> None:
-    with front(token="some token", port=0) as made:  # noqa: S106
+    with front(port=0) as made:
         args = [spec.arguments["plan"]["workflow"]["args"] for spec in made.specs()]
         folder = Path(args[0]["socket"]).parent
         assert folder.stat().st_mode & 0o777 == 0o700, "of this user alone"
     assert [one["arm"] for one in args] == [Arm.NEW, Arm.NEW, Arm.OLD]
     assert len({one["socket"] for one in args}) == 3
-    assert {one["token"] for one in args} == {"some token"}
+    assert {one["token"] for one in args} == {TOKEN}
     assert not folder.exists()
 
 
@@ -46,7 +47,7 @@ def test_clients_are_told_to_come_again_while_explorers_start(caplog: pytest.Log
         made.start()
         said = next(text for text in caplog.messages if "/trajectories" in text)
         address = said.split(" at ")[1].split("/trajectories")[0]
-        answer = httpx.post(f"{address}/trajectories")
+        answer = httpx.post(f"{address}/trajectories", headers={"authorization": f"Bearer {TOKEN}"})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
         assert httpx.get(f"{address}/health").status_code == 503
     with pytest.raises(httpx.TransportError):
@@ -60,6 +61,7 @@ def test_clients_are_told_to_come_again_while_explorers_start(caplog: pytest.Log
         ({"port": 70000}, "port is 70000; wanted"),
         ({"port": True}, "port is True; wanted"),
         ({"host": 5}, "host is 5; wanted a name or an address"),
+        ({"token": "short"}, "token is shorter than 16 characters"),
     ],
 )
 def test_what_is_no_address_is_refused(args: dict[str, Any], message: str) -> None:

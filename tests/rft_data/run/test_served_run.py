@@ -8,22 +8,27 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
 from recipes.sums_users import Users
 from rft_data.buffer import Buffer
+from rft_data.cli.app import app
 from rft_data.core.errors import RecipeError
 from rft_data.loop.member import Member
 from rft_data.loop.online import OnlineLoop
+from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.recipe.load import load_recipe, load_run
 from rft_data.run.start import run_recipe
 from rft_data.run.watch.step_log import StepLog
 from tests.ports import free_port
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_for
 
 TOKEN = "a token of enough characters"  # noqa: S105
 RECIPE = """\
@@ -86,6 +91,56 @@ def test_users_are_served_over_changes_of_weights_and_each_visit_is_trained_on_o
         assert "arithmetic problem" in json.loads(row["messages"])[0]["content"]
         assert row["reward"] in (0.0, 1.0)
         assert sum(row["action_mask"]) > 0
+
+
+@pytest.mark.slow
+def test_a_thumb_that_comes_after_the_end_is_the_reward_of_its_visit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, hub = free_port(), free_port()
+    monkeypatch.setenv(HUB_TOKEN, "the secret of the hub of this run")
+    changes = [
+        f"rewards={{wait_s: 3600, port: {hub}}}",
+        "sync={max_staleness: 1}",
+        "experience_ops=[{feedback_mapper: {}}, {invalid_reward_filter: {}}, {reward_advantage_mapper: {}}]",
+        "stages.0.groups_per_step=2",
+        "stages.0.steps=1",
+    ]
+    with ThreadPoolExecutor(1) as running:
+        run = running.submit(run_recipe, load_recipe(recipe(tmp_path, port), changes))
+        thumbs = dict(zip(visited(f"http://127.0.0.1:{port}", 2), (1.0, 0.25), strict=True))
+        for trajectory, thumb in thumbs.items():
+            rated = ["feedback", "add", "--buffer", f"hub://127.0.0.1:{hub}", "--author", "thumbs", "--json"]
+            words = ["data", *rated, "--trajectory", trajectory, "--value", str(thumb)]
+            wait_for(lambda words=words: CliRunner().invoke(app, words).exit_code == 0)
+        assert run.result(LIMIT_S)["groups"]["trained"] == 2
+    with Buffer(tmp_path / "buffer", read_only=True) as buffer:
+        rows = {row["group_id"]: row for row in buffer.read("experiences").to_pylist()}
+        rewards = {row["group_id"]: row["rewards"] for row in buffer.read("groups").to_pylist()}
+    found = {json.loads(row["metadata"])["trajectory"]: rewards[group] for group, row in rows.items()}
+    assert {name: found[name] for name in thumbs} == {name: [thumb] for name, thumb in thumbs.items()}
+
+
+def visited(base: str, number: int) -> list[str]:
+    """Ids of recorded trajectories that clients ended without a reward."""
+    found: list[str] = []
+
+    def visit() -> bool:
+        try:
+            token = {"authorization": f"Bearer {TOKEN}"}
+            opened = http.post("/trajectories", headers=token).raise_for_status().json()
+            key = {"authorization": f"Bearer {opened['key']}"}
+            asked = {"messages": [{"role": "user", "content": "1 + 1 ="}]}
+            http.post(f"{opened['base_url']}/chat/completions", headers=key, json=asked).raise_for_status()
+            ended = http.post(f"/trajectories/{opened['id']}/end", headers=key).raise_for_status().json()
+        except httpx.HTTPError:
+            return False  # the run is starting
+        found.extend([opened["id"]] if ended["experience_id"] else [])
+        return len(found) == number
+
+    with httpx.Client(base_url=base, timeout=60) as http:
+        wait_for(visit)
+    return found
 
 
 def test_what_users_ask_is_played_by_the_workflow_that_serves_them(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Keys of the trajectories of a served run. They are made from the run's token, so nobody stores them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64encode
+
+from explorers.workflows.visit_request import VisitRequest
+from rft_data.core.errors import RecipeError
+
+_LEAST = 16
+"""Characters of a token."""
+_NO_TOKEN = "this token opens no trajectory here."  # noqa: S105 - what is said of it
+_NO_KEY = "no open trajectory has this id and this key."
+
+
+class VisitKeys:
+    """Tells who may ask for what, before anything else of a request is looked at."""
+
+    def __init__(self, token: object) -> None:
+        """`token`: opens trajectories; with the same token a trajectory has the same key again.
+
+        Raises: RecipeError for one that is too short.
+        """
+        if not isinstance(token, str) or len(token) < _LEAST:
+            raise RecipeError(
+                f"explorer.workflow.args.token is shorter than {_LEAST} characters; give a random one."
+            )
+        self._token = token.encode()
+
+    def key(self, name: str) -> str:
+        """The key of a trajectory."""
+        made = hmac.new(self._token, name.encode(), hashlib.sha256).digest()
+        return urlsafe_b64encode(made).decode().rstrip("=")
+
+    def refusal(self, asked: VisitRequest) -> str | None:
+        """Why a request is not let in: it opens without the token, or has not its trajectory's key."""
+        if asked.opens:
+            return None if hmac.compare_digest(self._token, asked.given) else _NO_TOKEN
+        is_owner = hmac.compare_digest(self.key(asked.name).encode(), asked.given)
+        return None if is_owner and asked.name else _NO_KEY
