@@ -1,11 +1,14 @@
-"""The routes of a capturing server beside vLLM's: trajectories are opened, rewarded, ended and given up."""
+"""The routes of a capturing server beside vLLM's: trajectories are opened, rewarded, ended and given up.
+
+Who may do so is checked before these routes, by `gate.Front`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
@@ -67,19 +70,11 @@ class Leaving(_Body):
     reason: str = Field(default="", max_length=500)
 
 
-Key = Annotated[str, Header(alias="authorization")]
-
-
-def control_app(service: Service, token: str) -> FastAPI:
-    """The routes; `token` opens trajectories, and speaks for every one of them."""
+def control_app(service: Service) -> FastAPI:
+    """The routes."""
     app = FastAPI(title="rft serve", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(RftError, _failed)
-
-    def check(given: str, name: str = "") -> None:
-        scheme, _, key = given.partition(" ")
-        if scheme.lower() != "bearer" or not service.capture.admits(token, name, key):
-            raise HTTPException(401, "this key does not open it.")
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -87,9 +82,8 @@ def control_app(service: Service, token: str) -> FastAPI:
 
     @app.post("/trajectories", status_code=201, response_model=None)
     async def open_trajectory(
-        request: Request, body: Opening | None = None, authorization: Key = ""
+        request: Request, body: Opening | None = None
     ) -> dict[str, object] | JSONResponse:
-        check(authorization)
         try:
             trajectory = await service.open(_task(body.task if body else None))
         except BusyError as err:
@@ -103,26 +97,20 @@ def control_app(service: Service, token: str) -> FastAPI:
         }
 
     @app.get("/trajectories/{name}", response_model=None)
-    async def look(name: str, authorization: Key = "") -> Mapping[str, object]:
-        check(authorization, name)
+    async def look(name: str) -> Mapping[str, object]:
         return _found(await service.look(name))
 
     @app.post("/trajectories/{name}/reward", response_model=None)
-    async def reward(name: str, body: Reward, authorization: Key = "") -> Mapping[str, object]:
-        check(authorization, name)
+    async def reward(name: str, body: Reward) -> Mapping[str, object]:
         return _found(await service.reward(name, Given(body.reward, body.parts), body.author))
 
     @app.post("/trajectories/{name}/end", response_model=None)
-    async def end(name: str, body: Ending | None = None, authorization: Key = "") -> Mapping[str, object]:
-        check(authorization, name)
+    async def end(name: str, body: Ending | None = None) -> Mapping[str, object]:
         given = None if body is None or body.reward is None else Given(body.reward, body.parts)
         return _found(await service.end(name, given))
 
     @app.post("/trajectories/{name}/abandon", response_model=None)
-    async def abandon(
-        name: str, body: Leaving | None = None, authorization: Key = ""
-    ) -> Mapping[str, object]:
-        check(authorization, name)
+    async def abandon(name: str, body: Leaving | None = None) -> Mapping[str, object]:
         return _found(await service.abandon(name, body.reason if body else ""))
 
     return app

@@ -74,9 +74,9 @@ _ROUTES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "max_output_tokens": _ANY,
         "tools": _ANY,
         "tool_choice": _ANY,
-        "parallel_tool_calls": _ANY,
+        "parallel_tool_calls": (True,),  # vLLM echoes it, and cuts no calls off here
         "text": _ANY,
-        "top_logprobs": _ANY,
+        "top_logprobs": (0,),  # only `include` would show them
         "include": _OFF,
         "truncation": ("disabled",),
         "background": (False,),
@@ -138,15 +138,18 @@ def says_limit(body: Mapping[str, object]) -> bool:
     return any(body.get(name) is not None for name in _LIMITS)
 
 
-def asks_for_grammar(body: Mapping[str, object]) -> bool:
-    """Whether a request constrains what may be sampled."""
+def grammar_field(body: Mapping[str, object]) -> str | None:
+    """The field by which a request constrains what may be sampled; None: nothing does."""
     choice, text = body.get("tool_choice"), body.get("text")
     choice = choice.get("type") if isinstance(choice, Mapping) else choice  # Anthropic's form
-    asked = [body.get(name) for name in _GRAMMARS]
-    asked.append(text.get("format") if isinstance(text, Mapping) else None)
-    if choice not in (None, "none", "auto") or asks_for_strict_calls(body):
-        return True
-    return any(one not in (None, {"type": "text"}) for one in asked)
+    asked = {name: body.get(name) for name in _GRAMMARS}
+    asked["text.format"] = text.get("format") if isinstance(text, Mapping) else None
+    for name, value in asked.items():
+        if value not in (None, {"type": "text"}):
+            return name
+    if choice not in (None, "none", "auto"):
+        return "tool_choice"
+    return "tools.strict" if asks_for_strict_calls(body) else None
 
 
 def asks_for_strict_calls(body: Mapping[str, object]) -> bool:

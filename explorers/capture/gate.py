@@ -17,9 +17,9 @@ from explorers.capture.capture import Capture, Open
 from explorers.capture.elements import check_elements
 from explorers.capture.fields import (
     ROUTES,
-    asks_for_grammar,
     asks_for_strict_calls,
     check_fields,
+    grammar_field,
     says_limit,
 )
 from explorers.capture.forms import Forms
@@ -101,17 +101,16 @@ class Gate:
 
     def _asked(self, opened: Open, route: str, raw: bytes) -> Asked:
         """What a request says. Raises: Refused."""
-        trajectory, limits = opened.trajectory, self.capture.limits
-        if trajectory.held >= limits.key_tokens:
+        trajectory = opened.trajectory
+        if trajectory.room is not None and trajectory.held >= trajectory.room:
             raise Refused(
                 "trajectory",
-                f"the trajectory holds {trajectory.held} tokens, of at most {limits.key_tokens}: end it.",
+                f"the trajectory holds {trajectory.held} tokens, of at most {trajectory.room}: end it.",
             )
         body = _parsed(raw)
         check_elements(body)
         check_fields(route, body, trajectory.sampling)
-        if asks_for_grammar(body):
-            _need_grammars()
+        _need_grammars(grammar_field(body))
         if self._forms is not None:
             self._forms.check(route, raw)
         chat = route == "/v1/chat/completions" and isinstance(body.get("messages"), list)
@@ -139,7 +138,10 @@ async def capturing(
 
 
 class Front:
-    """One application of two: the programs' requests go to the gate, all others to the control routes."""
+    """One application of two: the programs' requests go to the gate, all others to the control routes.
+
+    The keys of both are checked here and in the gate alone; what is not under /t or /trajectories is public.
+    """
 
     def __init__(self, gate: Gate, control: App, body_bytes: int, token: str) -> None:
         """`body_bytes`: longest body of a control request; `token`: who has it, or a key, is read at all."""
@@ -183,13 +185,13 @@ def _inner_scope(scope: Scope, route: str) -> Scope:
     return {**scope, "path": route, "raw_path": route.encode(), "query_string": b"", "headers": kept}
 
 
-def _need_grammars() -> None:
-    """Raises: Refused where a package is missing that vLLM imports for every grammar."""
+def _need_grammars(field: str | None) -> None:
+    """Raises: Refused where a package is missing that vLLM imports for every grammar, as `field` asks for."""
     from importlib.util import find_spec
 
-    if find_spec("lmformatenforcer") is None:
+    if field is not None and find_spec("lmformatenforcer") is None:
         raise Refused(
-            "response_format",
-            "vLLM needs the package 'lm-format-enforcer' to constrain an answer (also for a tool_choice that "
-            "forces a call), and it is not installed on the server.",
+            field,
+            f"'{field}' constrains the answer, for which vLLM needs the package 'lm-format-enforcer', and it "
+            "is not installed on the server.",
         )

@@ -182,7 +182,7 @@ async def _serve(
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
-    front = Front(gate, control_app(service, settings.token), _CONTROL_BYTES, settings.token)
+    front = Front(gate, control_app(service), _CONTROL_BYTES, settings.token)
     asked = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)

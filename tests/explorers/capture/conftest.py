@@ -178,5 +178,5 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 async def _listening(stack: AsyncExitStack, service: Service, engine: VllmEngine) -> tuple[str, Gate]:
     gate = await capturing(service.capture, engine, "tiny", tool_parser="hermes")
-    front = Front(gate, control_app(service, TOKEN), 10_000, TOKEN)
+    front = Front(gate, control_app(service), 10_000, TOKEN)
     return await stack.enter_async_context(listening(front)), gate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -11,8 +12,9 @@ import pytest
 
 from explorers.capture import bodies, gate
 from explorers.capture.bodies import Bodies, BodyRefused
-from explorers.capture.capture import Capture
-from explorers.capture.fields import asks_for_grammar, check_fields
+from explorers.capture.capture import Capture, Open
+from explorers.capture.fields import check_fields, grammar_field
+from explorers.capture.limits import CaptureLimits
 from explorers.capture.refused import Refused
 from explorers.conversations.template import ChatTemplate
 from rft_data.core.protocols import Sampling
@@ -21,25 +23,35 @@ from tests.explorers.conversations.families import FAMILIES
 
 
 @pytest.mark.parametrize(
-    ("body", "asks"),
+    ("body", "field"),
     [
-        ({}, False),
-        ({"tool_choice": "auto"}, False),
-        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, False),
-        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, True),
-        ({"tool_choice": "required"}, True),
-        ({"response_format": {"type": "text"}}, False),
-        ({"response_format": {"type": "json_object"}}, True),
-        ({"text": {"format": {"type": "text"}}}, False),
-        ({"text": {"format": {"type": "json_schema"}}}, True),
-        ({"structured_outputs": {"regex": "a"}}, True),
-        ({"tools": [{"type": "function", "function": {"name": "add", "strict": True}}]}, True),
-        ({"tools": [{"name": "add", "strict": True}], "tool_choice": "none"}, False),
-        ({"tools": [{"name": "add", "strict": False}]}, False),
+        ({}, None),
+        ({"tool_choice": "auto"}, None),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, None),
+        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"text": {"format": {"type": "text"}}}, None),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"tools": [{"type": "function", "function": {"name": "add", "strict": True}}]}, "tools.strict"),
+        ({"tools": [{"name": "add", "strict": True}], "tool_choice": "none"}, None),
+        ({"tools": [{"name": "add", "strict": False}]}, None),
     ],
 )
-def test_only_what_constrains_an_answer_is_a_grammar(body: Mapping[str, Any], asks: bool) -> None:
-    assert asks_for_grammar(body) is asks
+def test_only_what_constrains_an_answer_is_a_grammar(body: Mapping[str, Any], field: str | None) -> None:
+    assert grammar_field(body) == field
+
+
+def test_a_grammar_that_cannot_be_had_is_refused_by_the_field_that_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(Refused, match="'structured_outputs' constrains the answer") as caught:
+        gate._need_grammars("structured_outputs")
+    assert caught.value.field == "structured_outputs"
+    gate._need_grammars(None)
 
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -81,6 +93,8 @@ SCHEMA = {"name": "a", "schema": {"type": "object", "more": 1}, "strict": True}
         (CHAT, {"tools": [TOOL, {"type": "custom", "custom": {}}]}, "tools[1].type"),
         (CHAT, {"tools": [{"type": "function", "function": {**FUNCTION, "x": 1}}]}, "tools[0].function.x"),
         ("/v1/completions", {"stream_options": {"y": 1}}, "stream_options.y"),
+        (RESPONSES, {"top_logprobs": 3}, "top_logprobs"),
+        (RESPONSES, {"parallel_tool_calls": False}, "parallel_tool_calls"),
         (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
         (RESPONSES, {"text": {"format": {"type": "json_schema", **SCHEMA, "x": 1}}}, "text.format.x"),
         (RESPONSES, {"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
@@ -177,6 +191,18 @@ def test_the_bodies_of_all_requests_have_a_bound() -> None:
         assert room.taken_bytes == 0
 
     asyncio.run(story())
+
+
+def test_the_rows_of_a_trajectory_have_the_room_that_it_was_made_with(talk: Any) -> None:
+    """A run's is of its own `budget`, or it has no bound; the server's limit is of those that it opens."""
+    told = talk()
+    told.say([{"role": "user", "content": "2 + 2?"}], "four")
+    capture = Capture(told.template, Sampling(64), limits=CaptureLimits(key_tokens=1))
+    asks = gate.Gate(capture, cast(Any, None))._asked
+    assert asks(Open(told.trajectory), "/v1/completions", b'{"prompt": "more"}').limited is False
+    told.trajectory.room = told.trajectory.held
+    with pytest.raises(Refused, match=r"holds \d+ tokens, of at most \d+: end it"):
+        asks(Open(told.trajectory), "/v1/completions", b'{"prompt": "more"}')
 
 
 @pytest.mark.parametrize(

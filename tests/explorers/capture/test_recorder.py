@@ -165,6 +165,31 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(served: Served, name: st
     assert trajectory.turns.roots == []
 
 
+@pytest.mark.parametrize(
+    ("route", "body", "field"),
+    [
+        ("completions", {"prompt": "2 + 2 =", "top_p": 0.9}, "top_p"),
+        ("completions", {"prompt": "2 + 2 =", "stream_options": {"y": 1}}, "stream_options.y"),
+        ("responses", {"input": "2 + 2 =", "top_logprobs": 3}, "top_logprobs"),
+        ("responses", {"input": "2 + 2 =", "reasoning": {"effort": "low"}}, "reasoning"),
+        ("messages", {"messages": ASK, "max_tokens": 1, "top_k": 5}, "top_k"),
+        (
+            "messages",
+            {"messages": ASK, "max_tokens": 1, "tool_choice": {"type": "any", "x": 1}},
+            "tool_choice.x",
+        ),
+    ],
+)
+def test_the_other_routes_refuse_by_the_name_too(
+    served: Served, route: str, body: dict[str, Any], field: str
+) -> None:
+    trajectory, client = served.open()
+    url = f"{client.base_url}{route}"
+    answer = client._client.post(url, headers=client.auth_headers, json={"model": "tiny", **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert trajectory.turns.roots == []
+
+
 def test_fields_that_change_nothing_are_taken(served: Served) -> None:
     trajectory, client = served.open()
     chat(client, temperature=0.7, top_p=1, presence_penalty=0.0, seed=None, user="me", max_tokens=2)
