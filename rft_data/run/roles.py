@@ -143,7 +143,7 @@ class Roles:
             whole_rounds: see `Fleet`; always so where roles take turns.
         """
         sender = self._sender(opened)
-        front = None if self.ab is None else opened.enter_context(ServedFront(self.ab, self.explorers))
+        front = self._front(opened)
         explorers = self.explorers if front is None else front.specs()
         specs = [with_sender(spec, sender) for spec in explorers]
         lasting = specs[: self.place.explorers.least]
@@ -166,6 +166,12 @@ class Roles:
             extras=extras,
             arms=None if front is None else front.arms(versions),
         )
+
+    def _front(self, opened: ExitStack) -> ServedFront | None:
+        """What is before the explorers of an A/B test; None without one."""
+        if self.ab is None:
+            return None
+        return opened.enter_context(ServedFront(self.ab, self.explorers, self.directory))
 
     def _extras(self, placement: Placement, specs: Sequence[RoleSpec]) -> Extras | None:
         """The explorers that may join and leave; None where their number is fixed.

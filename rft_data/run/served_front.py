@@ -25,6 +25,9 @@ from rft_data.weights.versions import VersionRegistry
 log = logging.getLogger(__name__)
 
 _WORKFLOW = "explorers.workflows.served_arm:ServedArm"
+FRONT_FILE = "front.txt"
+"""File in the folder of a run: where its explorers listen."""
+_FOLDER = "rft-ab-"
 _MOST_PATH = 107
 """Bytes of a Unix socket's path on Linux, at most."""
 _MOST_PORT = 65535
@@ -56,12 +59,16 @@ class ServedFront:
     settings: AbSettings
     explorers: Sequence[RoleSpec]
     """Specs of the explorers, as the recipe says; the last one is pinned."""
+    run_dir: Path
+    """Folder of the run, whose path may be too long for sockets: it says where they are."""
     _folder: Path = field(init=False)
 
     def __enter__(self) -> ServedFront:
         self._opened = ExitStack()
-        self._folder = Path(tempfile.mkdtemp(prefix="rft-ab-"))
-        self._opened.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        self._sweep()
+        self._opened.callback(self._sweep)
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+        (self.run_dir / FRONT_FILE).write_text(str(self._folder))
         longest = max((str(self._socket(spec)) for spec in self.explorers), key=len)
         if len(os.fsencode(longest)) > _MOST_PATH:
             self._opened.close()
@@ -73,6 +80,15 @@ class ServedFront:
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
+
+    def _sweep(self) -> None:
+        """Remove the sockets of this run, also those of a process of it that was killed."""
+        said = self.run_dir / FRONT_FILE
+        if said.is_file():
+            folder = Path(said.read_text())
+            if folder.name.startswith(_FOLDER):
+                shutil.rmtree(folder, ignore_errors=True)
+            said.unlink()
 
     def specs(self) -> list[RoleSpec]:
         """The explorers, each of which listens at its own socket and knows its arm."""

@@ -11,17 +11,21 @@ import pytest
 from rft_data.core.arms import Arm
 from rft_data.core.errors import BusyError, RecipeError
 from rft_data.core.protocols import RoleSpec
-from rft_data.run.served_front import AbSettings, ServedFront
+from rft_data.run.served_front import FRONT_FILE, AbSettings, ServedFront
 
 TOKEN = "a token of enough characters"  # noqa: S105
 SETTINGS = AbSettings(share=0.5, steps_behind=1, seed=0)
 
 
-def front(name: str = "explorer", **args: Any) -> ServedFront:
+@pytest.fixture(autouse=True)
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def front(name: str = "explorer", folder: Path = Path(), **args: Any) -> ServedFront:
     plan = {"workflow": {"use": "served", "args": {"token": TOKEN, **args}}}
-    return ServedFront(
-        SETTINGS, [RoleSpec(f"{name}-{n}", "some:thing", arguments={"plan": plan}) for n in range(3)]
-    )
+    explorers = [RoleSpec(f"{name}-{n}", "some:thing", arguments={"plan": plan}) for n in range(3)]
+    return ServedFront(SETTINGS, explorers, folder)
 
 
 def test_explorers_listen_at_sockets_of_their_own_and_the_last_is_the_old_arm() -> None:
@@ -33,6 +37,26 @@ def test_explorers_listen_at_sockets_of_their_own_and_the_last_is_the_old_arm() 
     assert len({one["socket"] for one in args}) == 3
     assert {one["token"] for one in args} == {TOKEN}
     assert not folder.exists()
+
+
+def test_the_sockets_of_a_run_that_was_killed_are_gone_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = tempfile.TemporaryDirectory()
+    monkeypatch.setattr(tempfile, "tempdir", short.name)
+    (other := Path(short.name) / "rft-ab-of-another-run").mkdir()
+    front(folder=tmp_path).__enter__()  # killed
+    (left,) = [one for one in other.parent.iterdir() if one != other]
+    with front(folder=tmp_path):
+        assert not left.exists()
+        assert other.exists()
+        assert len(list(other.parent.iterdir())) == 2
+    assert list(other.parent.iterdir()) == [other]
+    assert not list(tmp_path.iterdir()), "nor anything in the run's folder"
+    (tmp_path / FRONT_FILE).write_text(short.name)
+    with front(folder=tmp_path):
+        assert other.exists(), "what is no folder of ours stays"
+    short.cleanup()
 
 
 def test_a_port_that_is_taken_is_one_error_and_is_free_again_after_the_front() -> None:

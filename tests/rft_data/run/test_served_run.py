@@ -17,10 +17,12 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from explorers.workflows.visit_keys import VisitKeys
 from recipes.sums_users import Users
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.errors import RecipeError
+from rft_data.core.schema import TABLES
 from rft_data.loop.member import Member
 from rft_data.loop.online import OnlineLoop
 from rft_data.placement.hub.client import HUB_TOKEN
@@ -31,6 +33,7 @@ from tests.ports import free_port
 from tests.waiting import LIMIT_S, wait_for
 
 TOKEN = "a token of enough characters"  # noqa: S105
+SECRET = "explorer.workflow.args.token=${env:RFT_SERVE_TOKEN}"  # noqa: S105
 RECIPE = """\
 recipe: 1
 name: served
@@ -72,11 +75,26 @@ def users_at(port: int, *, number: int) -> Iterator[Users]:
         assert not thread.is_alive()
 
 
+def check_secrets(root: Path, log: str) -> None:
+    """Neither the token, which the environment gave, nor a key is in a run's log, rows or other files."""
+    with Buffer(root / "buffer", read_only=True) as buffer:
+        rows = {name: buffer.read(name).to_pylist() for name in TABLES}
+    visits = {json.loads(row["metadata"])["trajectory"] for row in rows["experiences"]}
+    assert visits
+    files = [path.read_bytes().decode("latin-1") for path in (root / "run").rglob("*") if path.is_file()]
+    written = "\n".join([log, repr(rows), *files])
+    assert all(secret not in written for secret in (TOKEN, *map(VisitKeys(TOKEN).key, visits)))
+
+
 @pytest.mark.slow
-def test_users_are_served_over_changes_of_weights_and_each_visit_is_trained_on_once(tmp_path: Path) -> None:
+def test_users_are_served_over_changes_of_weights_and_each_visit_is_trained_on_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     port = free_port()
-    with users_at(port, number=3) as users:
-        summary = run_recipe(load_recipe(recipe(tmp_path, port)))
+    monkeypatch.setenv("RFT_SERVE_TOKEN", TOKEN)
+    with users_at(port, number=3) as users, caplog.at_level("DEBUG"):
+        summary = run_recipe(load_recipe(recipe(tmp_path, port), [SECRET]))
+    check_secrets(tmp_path, caplog.text)
     assert summary["groups"]["trained"] == 12
     assert not users.troubles, "a visit failed while the server was there"
     with Buffer(tmp_path / "buffer", read_only=True) as buffer:
@@ -189,6 +207,7 @@ def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(
     """Also when their explorer is killed in between, and when the run ends and goes on."""
     port, steps, behind = free_port(), 8, 1
     changes = [
+        SECRET,
         f"ab={{behind: {behind}, share: 0.5}}",
         f"sync={{every: 1, max_staleness: {behind}}}",
         "placement={use: local, explorers: {count: 2}}",
@@ -196,6 +215,7 @@ def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(
         "stages.0.trl={learning_rate: 1.0e-3, lr_scheduler_type: constant}",
     ]
     killing = Killing(monkeypatch)
+    monkeypatch.setenv("RFT_SERVE_TOKEN", TOKEN)
     with users_at(port, number=3) as users:
         run_recipe(load_recipe(recipe(tmp_path, port), changes))
     assert f"{PINNED} is started again" in caplog.text
@@ -206,6 +226,7 @@ def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(
     with users_at(port, number=3) as users:
         run_recipe(load_run(tmp_path / "run", [f"steps={steps}"]))
     assert not users.troubles, "a visit failed while the server was there"
+    check_secrets(tmp_path, caplog.text)
     with Buffer(tmp_path / "buffer", read_only=True) as buffer:
         rows = {row["group_id"]: row for row in buffer.read("experiences").to_pylist()}
         leases = [one for one in buffer.read("leases").to_pylist() if one["kind"] == "grant"]
