@@ -48,11 +48,12 @@ $(APART): requirements/apart.txt | setup
 	  else rm -rf $(APART).part && echo "note: they cannot be installed here; the tests that use them are skipped" >&2; fi
 
 # Four workers for two cores, because tests also wait; one that is done takes over from the others.
+# HEAVY=yes: also those that take long, which are half of the time and a hundredth of the tests (CI has them).
 test: setup $(APART)
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(filter yes,$(HEAVY)),,-m "not heavy")
 
 fast: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not heavy"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -22,7 +22,7 @@ from tests.rft_data.run.test_adapter_run import LORA
 from tests.rft_data.run.test_online import RECIPE, check_books
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 SECRET = "the-secret-of-these-tests"  # noqa: S105
 SERVE = """

@@ -143,6 +143,7 @@ def test_the_wheel_holds_all_that_is_shipped(wheel: Path) -> None:
     assert not {name for name in held if name.startswith(("tests", "benchmarks", "docs"))}
 
 
+@pytest.mark.heavy
 def test_an_installed_wheel_is_used_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     rft, python = installed / "rft", installed / "python"
     code = f"import {', '.join(PACKAGES)}, sys; print(rft_data.__file__, sys.prefix)"
@@ -176,6 +177,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, installed: Path) -> Path:
     return made
 
 
+@pytest.mark.heavy
 def test_an_extra_is_enough_for_its_commands(environment: Callable[[str], Path], folder: Path) -> None:
     """Operators by `ops`; training by `train`, and then the run's page by `web`; Ray by `ray`."""
     assert "dropped_by" in run([environment("ops") / "rft", *DEBUG], folder)
@@ -215,6 +217,7 @@ def script(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=3000)
 
 
+@pytest.mark.heavy
 def test_the_install_script_of_containers_makes_an_environment(tmp_path: Path) -> None:
     """Every step of it, with the few packages that `rft --version` needs in place of all."""
     wheels = tmp_path / "wheels"

@@ -16,6 +16,7 @@ from rft_data.buffer import Buffer
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.heavy
 def test_explorers_hub_and_faults_go_through(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("cryptography")
     main(["--quick"])

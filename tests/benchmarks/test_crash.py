@@ -20,7 +20,7 @@ def crash(folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_kills_in_every_transition_cost_nothing(tmp_path: Path) -> None:
     status, report, errors = crash(tmp_path, "--kills", "24", "--seed", "4")
     assert status == 0, errors

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", RUNS, ids=lambda step: step.name)
 def test_every_run_goes_through_on_a_cpu(

@@ -155,7 +155,7 @@ def test_shuffled_rewards_are_those_of_the_group_in_another_order() -> None:
     assert sorted(backwards["shaped_reward"].to_pylist()) == sorted(rewards)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("runs_here")
 def test_a_tiny_cell_runs_is_recorded_and_is_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

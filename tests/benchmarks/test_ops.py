@@ -72,7 +72,7 @@ def test_near_duplicates_are_counted_against_the_exact_rule():
     assert 0.8 < figures["verdict_recall_all"] < 1  # the estimate decides: at the threshold half are found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_child_processes_answer(rows, tmp_path):
     path = tmp_path / "rows.arrow"
     write_rows(rows.slice(0, 64), path)

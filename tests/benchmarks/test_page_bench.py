@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_smoke_run_prints_a_bar_for_every_view() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.page", "--quick"], capture_output=True, text=True, cwd=ROOT

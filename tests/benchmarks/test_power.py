@@ -10,7 +10,7 @@ import pytest
 from benchmarks.crash.trace import has_strace
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(660)
 @pytest.mark.skipif(not has_strace(), reason="needs strace")
 def test_power_cuts_cost_nothing_and_a_missing_fsync_is_seen(tmp_path: Path) -> None:

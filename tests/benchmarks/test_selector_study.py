@@ -342,7 +342,7 @@ def test_the_bar_of_the_grid_follows_from_the_records_of_the_mixed_pool() -> Non
     assert not grpo_bars([])[0].holds
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("runs_here")
 def test_a_tiny_cell_of_the_grid_runs_is_measured_and_is_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

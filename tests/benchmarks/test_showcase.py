@@ -61,7 +61,7 @@ def test_cells_that_the_bar_is_read_from_come_first() -> None:
     assert {name for name, _ in order[-6:]} == {"random", "unfiltered"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("runs_here")
 def test_a_tiny_cell_runs_and_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--quick", "--engine", "transformers", "--only", "rl,0", "--records", str(tmp_path / "r")]

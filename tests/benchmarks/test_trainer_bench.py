@@ -99,7 +99,7 @@ def test_contenders_that_do_something_else_are_told_apart(
         benchmark.play_round(SIZES["tiny"], case.folder, 1, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_child_measures_a_contender_and_tells_why_it_failed(case: Case) -> None:
     found = in_child(benchmark.CHILD, "turn", 1, contender="bare", folder=str(case.folder), steps=2)
     assert len(found["seconds"]) == len(found["processor_seconds"]) == 2

@@ -101,7 +101,7 @@ def names(world: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**NAMES, "ID": row}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(900)  # some eighty commands
 def test_commands_of_the_pages_end_well(names: dict[str, str]) -> None:
     here = {" ".join(words): words for page in PAGES for words in sorted_out(page)[0]}

@@ -30,7 +30,7 @@ from tests.ops.real_rollouts import gsm8k_rollouts, stored
 from tests.ports import free_port
 from trainers.models.tiny_model import build_tiny_model, build_tiny_tokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 ROOM = 1024
 ASK = {"role": "user", "content": "2 + 2 ="}

@@ -114,6 +114,7 @@ def test_options_that_no_recipe_may_set_are_refused(tied: Any, name: str, reason
         VllmEngine(tied.base, seed=0, max_model_len=128, options={name: True})
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("own_collector")
 def test_starting_vllm_leaves_environment_and_collector_alone(tied: Any) -> None:
     pytest.importorskip("vllm")

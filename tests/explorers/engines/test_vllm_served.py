@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(SERVED_HERE in os.environ, reason="this is the child")
 def test_an_engine_over_several_processes_keeps_every_claim_of_one() -> None:

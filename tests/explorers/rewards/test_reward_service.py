@@ -155,7 +155,7 @@ def test_a_port_that_is_taken_is_busy(service: RewardService) -> None:
         RewardService(Lengths(), TOKEN, host="127.0.0.1", port=int(service_port))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_command_serves_a_reward_model_until_it_is_told_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ def test_the_battery_has_every_kind_of_attack() -> None:
     assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) >= 30
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_programs_cost_only_themselves(kind: SandboxKind) -> None:
     skip_without(kind)

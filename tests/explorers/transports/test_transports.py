@@ -253,7 +253,7 @@ def ray() -> Iterator[Any]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> None:
     from explorers.engines.transformers_engine import TransformersEngine
     from explorers.transports.ray_store import RaySender, RayStore
@@ -401,7 +401,7 @@ def test_a_group_refuses_damage_and_says_what_it_cannot_have(tied: Any, sender: 
 # --- vLLM's own weight transfer ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_gloo_sends_to_vllm_engines_in_other_processes(tied: Any, tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     from explorers.transports.sender import WeightSender

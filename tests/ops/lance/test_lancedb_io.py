@@ -112,7 +112,7 @@ def test_the_sink_never_writes_into_a_buffer(operator, stored: Path):
 DJ_PROCESS = Path(sys.executable).with_name("dj-process")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_dj_process_reads_a_buffer_and_writes_a_table(stored: Path, tmp_path: Path):
     """Data-Juicer's own executor: our source, its operator and ours, our sink."""
     recipe = {

@@ -32,6 +32,7 @@ def expected():
     return {text: pytest.approx([kept[text] - means[text]], abs=1e-6) for text in kept}
 
 
+@pytest.mark.heavy
 def test_ray_data_runs_groups_whole(operator, ray_core):
     dataset = ray_core.data.from_arrow([pa.Table.from_pylist(ROWS[:4]), pa.Table.from_pylist(ROWS[4:])])
     for name, args in (

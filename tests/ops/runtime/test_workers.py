@@ -101,6 +101,7 @@ def test_a_text_that_stalls_a_native_operator_fails_its_batch_at_the_budget(expe
     assert set(out["reason"].to_pylist()) == {f"clean_copyright_mapper: over its budget of {BUDGET_S:g} s"}
 
 
+@pytest.mark.heavy
 def test_groups_stay_whole_and_a_native_selector_sees_all_rows(experiences):
     groups = [f"g{i % 5}" for i in range(40)]
     operators = [
@@ -154,6 +155,7 @@ def test_packed_rows_come_back_the_same(experiences):
     assert unpacked(packed(table.slice(1))).equals(table.slice(1))
 
 
+@pytest.mark.heavy
 def test_operator_of_ones_own_runs_in_workers_from_its_file(experiences):
     path = f"{Path(__file__).parent / 'own_operators.py'}:PidMapper"
     run = pipeline([{path: {}}], Limits(workers=1))

@@ -44,7 +44,7 @@ def served(buffer: Path, port: int) -> Iterator[str]:
     assert "as asked; what was acknowledged is stored" in said
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_hub_serves_a_buffer_and_comes_back_under_its_address(tmp_path: Path) -> None:
     port, rows = free_port(), [make_experience(n) for n in range(4)]
     explorer = make_token(SECRET, HubRole.EXPLORER, "one")

@@ -45,7 +45,7 @@ def check_answers(buffer: Buffer, seqs: list[int], samples: int) -> None:
     assert len(buffer) == len(set(seqs)) == len(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_an_evaluation_outlives_an_explorer_that_is_killed_in_the_middle_of_it(tmp_path: Path) -> None:
     with ExitStack() as opened:
         buffer = opened.enter_context(Buffer(tmp_path / "buffer"))

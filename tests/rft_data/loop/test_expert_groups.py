@@ -23,7 +23,7 @@ MIX = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_mixed_run_trains_on_experts_at_the_exact_ratio(tmp_path: Path) -> None:
     summary = run_recipe(load_recipe(write_recipe(tmp_path, steps=4), MIX))
     with Buffer(tmp_path / "run" / "buffer", read_only=True) as buffer:

@@ -191,7 +191,7 @@ class Elastic(LocalPlacement):
         return role
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_keeps_its_books_while_explorers_join_die_and_are_drained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,7 +259,7 @@ def test_a_birth_that_fails_leaves_no_process_and_no_claim(capfd: pytest.Capture
     placement.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_roles_start_at_the_same_time_from_several_threads(placement: LocalPlacement) -> None:
     with ThreadPoolExecutor(3) as pool:
         roles = list(pool.map(placement.start, [spec(f"threaded-{n}") for n in range(3)]))

@@ -24,7 +24,7 @@ from rft_data.weights.probe import Probe
 from tests.rft_data.run.test_modes import EVAL, EXPLORE, TASKS, TRAIN, recipe
 from tests.rft_data.run.test_online import check_books, write_recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 LORA = "stages.1.lora={r: 4, lora_alpha: 16, target_modules: [q_proj, v_proj]}"
 STAGE = """\

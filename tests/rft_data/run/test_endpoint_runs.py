@@ -159,7 +159,7 @@ OFFLINE = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_answers_that_programs_on_ray_asked_for_are_imitated_and_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,7 +219,7 @@ def test_a_recipe_without_the_new_keys_keeps_its_hash(tmp_path: Path) -> None:
     assert set(load_recipe(write_recipe(tmp_path)).saved()["evaluation"]) == {"limit", "samples"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_measures_every_few_steps_and_names_its_best_weights(tmp_path: Path) -> None:
     recipe = load_recipe(write_recipe(tmp_path), ["evaluation.every=2"])
     summary = run_recipe(recipe)

@@ -196,7 +196,7 @@ def killer(straight: tuple[str, str, Path], tmp_path_factory: pytest.TempPathFac
 
 
 @LONG
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("turn", TURNS)
 def test_a_run_broken_off_at_every_failpoint_ends_with_the_weights_of_a_straight_one(
     tmp_path: Path, straight: tuple[str, str, Path], killer: Starts, turn: int
@@ -219,6 +219,7 @@ def in_code() -> set[str]:
     return {name for path in files for name in re.findall(r'failpoint\(\s*"([^"]+)"', path.read_text())}
 
 
+@pytest.mark.heavy
 def test_every_failpoint_of_the_code_is_broken_off_here_or_tried_elsewhere() -> None:
     assert sorted(in_code()) == sorted([*BREAKS, *ELSEWHERE, *UNTRIED])
     for name, where in ELSEWHERE.items():

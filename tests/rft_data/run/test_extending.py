@@ -40,7 +40,7 @@ def recipe(root: Path, steps: int, *changes: str) -> RunRecipe:
     return loaded
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_with_more_steps_ends_with_the_weights_of_one_that_had_them_from_the_start(
     tmp_path: Path,
 ) -> None:

@@ -85,7 +85,7 @@ def batch(buffer: Buffer) -> LeasedBatch:
     return LeasedBatch(Lease("trainer", 0, 0, 0, tuple(seqs), ("g",), "digest"), table)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_64_rollouts_of_one_image_store_it_once(explored: tuple[Path, Buffer]) -> None:
     folder, buffer = explored
     rows = buffer.read("experiences", ["messages", "payloads", "metadata", "token_ids", "prompt_length"])

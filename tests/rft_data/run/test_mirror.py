@@ -138,6 +138,7 @@ def test_an_object_that_is_not_what_was_stored_is_refused(url: str, node: Node, 
         Mirror(url)
 
 
+@pytest.mark.heavy
 def test_a_run_goes_on_with_an_empty_disk(url: str, node: Node, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="holds no run"):
         run_folder(url)

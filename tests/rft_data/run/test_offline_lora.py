@@ -108,7 +108,7 @@ def test_run_that_is_killed_amid_a_stage_ends_with_the_same_weights(tmp_path: Pa
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_imitation_and_then_exploring_both_with_adapters(tmp_path: Path) -> None:
     path = write_online(tmp_path, steps=2)
     text, tuning = path.read_text(), "  - {algorithm: sft, trl: {max_steps: 4}}\n"

@@ -357,7 +357,7 @@ def test_right_gsm8k_solutions_come_to_be_preferred_on_problems_nobody_trained_o
 # --- hybrid ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_preferences_may_come_before_exploring(tmp_path: Path) -> None:
     path = write_online(tmp_path, steps=2)
     text = path.read_text()

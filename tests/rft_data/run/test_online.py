@@ -136,7 +136,10 @@ def check_books(root: Path, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "placement"), [("vllm", "inline"), ("transformers", "local")])
+@pytest.mark.parametrize(
+    ("engine", "placement"),
+    [("vllm", "inline"), pytest.param("transformers", "local", marks=pytest.mark.heavy)],
+)
 def test_online_run_keeps_every_book(
     wandb_offline: Path,
     tmp_path: Path,
@@ -233,7 +236,7 @@ def signalled(tmp_path: Path, arguments: list[str], number: int, sent: signal.Si
         return process.wait(240), log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_run_that_is_killed_and_then_interrupted_finishes_with_its_books_right(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,7 +135,7 @@ def test_explorers_and_trainer_in_their_own_processes_keep_the_books(tmp_path: P
         run.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_an_explorer_that_is_killed_is_started_again_and_its_tasks_are_played(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +182,7 @@ def run_to_the_end(root: Path, attempt: int, doomed: bool) -> None:
         run.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_a_killed_asynchronous_run_trained_is_what_was_dispatched(tmp_path: Path) -> None:
     moments = np.random.default_rng(7)
     for attempt, kill_at in enumerate([1, 6, None]):

@@ -28,7 +28,7 @@ def played_tasks(folder: Path) -> str:
     return tasks.replace("  reward: [{use: answer_format}]\n", PLAYED)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts_that_are_trained_on(
     tmp_path: Path,
 ) -> None:

@@ -75,7 +75,7 @@ def head() -> Iterator[Head]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(900)  # minutes of CPU time, beside whatever else the machine does
 def test_a_submitted_run_keeps_every_book_and_survives_its_conductor_and_a_rank(
     tmp_path: Path, head: Head
@@ -124,7 +124,7 @@ def apart() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("apart")
 def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path: Path, head: Head) -> None:
     changes = [*PLACES, "placement.trainer.gpus=64", f"placement.address={head.address}"]
@@ -135,7 +135,7 @@ def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path:
 
 
 @ALONE
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("apart")
 def test_operators_over_a_cluster_do_what_they_do_here(tmp_path: Path, head: Head) -> None:
     texts = [f"How many are {n} and {n % 7} apples" + "? " * (n % 5) + "!@#" * (n % 11) for n in range(120)]
@@ -154,7 +154,7 @@ def test_operators_over_a_cluster_do_what_they_do_here(tmp_path: Path, head: Hea
 
 
 @ALONE
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("apart")
 def test_a_cluster_is_waited_for_and_a_node_that_is_lost_costs_its_groups_only(

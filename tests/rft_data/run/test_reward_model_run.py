@@ -13,7 +13,7 @@ from tests.rft_data.run.test_offline_run import RECIPE, rollouts, write
 from tests.rft_data.run.test_online import check_books, write_recipe
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_run_explores_for_the_score_of_a_reward_model_trained_before(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         buffer.append(rollouts(20))

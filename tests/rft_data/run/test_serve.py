@@ -112,7 +112,7 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 def test_a_killed_server_loses_no_acknowledged_trajectory_and_types_the_others(
     server: tuple[subprocess.Popen[bytes], str], tmp_path: Path

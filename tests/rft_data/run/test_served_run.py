@@ -200,7 +200,7 @@ class Killing:
 PINNED = "explorer-1"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

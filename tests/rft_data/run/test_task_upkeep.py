@@ -77,7 +77,7 @@ def test_no_held_out_task_is_made_a_training_task(
     assert held_out.key not in known
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_retires_and_makes_tasks(tmp_path: Path):
     run_recipe(recipe(tmp_path))
     state = newest(tmp_path / "run" / "checkpoints").state["selector"]

@@ -124,6 +124,7 @@ def test_a_dataset_of_the_hub_is_read_at_the_commit_that_the_log_names(
     ]
 
 
+@pytest.mark.heavy
 def test_a_dataset_of_modelscope_is_read_from_what_its_package_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

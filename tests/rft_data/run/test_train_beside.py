@@ -69,7 +69,7 @@ def explorer(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_trains_on_groups_while_another_process_explores_them(
     tmp_path: Path, port: int, explorer: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

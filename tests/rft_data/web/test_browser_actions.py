@@ -13,7 +13,7 @@ from rft_data.run.record import LOCK_FILE
 from tests.rft_data.web.visitor import Served, Visitor
 from tests.waiting import LIMIT_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 both = pytest.mark.parametrize("by", ["mouse", "keyboard"])
 
 

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests.rft_data.web.test_browser_views import check
 from tests.rft_data.web.visitor import Visitor
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 LONG_MS = 180_000
 """An answer starts a process: no busy machine takes so long."""
 

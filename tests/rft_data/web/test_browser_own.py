@@ -19,7 +19,7 @@ from tests.rft_data.web.test_browser_views import check
 from tests.rft_data.web.visitor import Visitor, viewed, visiting
 from tests.waiting import LIMIT_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 
 from tests.rft_data.web.visitor import Visitor
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 PHONE, DESK, WIDE = 360, 1280, 2560
 GRAVE = ("serious", "critical")
 AXE = "axe.run({resultTypes: ['violations']})"

@@ -15,7 +15,7 @@ from tests.rft_data.web.test_browser_views import check
 from tests.rft_data.web.visitor import Served, Visitor
 from tests.waiting import LIMIT_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 def unfold(visitor: Visitor, summary: str) -> None:

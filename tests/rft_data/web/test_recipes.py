@@ -158,7 +158,7 @@ def runner(tmp_path: Path) -> Iterator[TestClient]:
         yield TestClient(make_app(subjects, None, FORM_TOKEN, tmp_path), follow_redirects=False)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_run_is_started_after_its_command_was_shown(runner: TestClient, tmp_path: Path) -> None:
     """Of a recipe whose model is not there: the command says so and ends."""
     text = shipped_recipe("sums_dpo").path.read_text().replace("name: sums-dpo\n", "name: mine\n")

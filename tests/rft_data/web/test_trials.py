@@ -34,7 +34,7 @@ def tried(page: TestClient, key: str, **given: str) -> tuple[int, str]:
     return answer.status_code, answer.headers.get("location", answer.text)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_trial_says_what_a_dry_run_of_its_recipe_says(page: TestClient, runs: Path, tmp_path: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
         before = buffer.counts()
@@ -110,7 +110,7 @@ def test_a_child_that_dies_says_how() -> None:
         child_work.ask("rft_data.run.no_such_module", {}, deadline_s=30, what="the thing")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_a_trial_keeps_of_rejected_groups_is_readmitted_from_the_page(
     page: TestClient, runs: Path, tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def dropout_model(model_path: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_continued_in_a_new_process_equals_straight_for_every_kind_of_checkpoint(
     dropout_model: Path, tmp_path: Path, rows_table: Rows, leased: Leased, replace_column: Replace
 ) -> None:

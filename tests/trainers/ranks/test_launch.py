@@ -49,7 +49,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
     folder, what = wanted
     what = {**what, "name": "torchrun"}
@@ -71,7 +71,7 @@ def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str,
     assert Probe.load(sharded).check(Probe.load(whole_model).logprobs, 1e-5, "sharded") <= 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_workers_of_ray_train_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
     folder, what = wanted
     what = {**what, "name": "ray"}
@@ -91,11 +91,13 @@ def test_workers_of_ray_train_train_as_one_process_does(wanted: tuple[Path, dict
     _check(folder, what)
 
 
+@pytest.mark.heavy
 def test_run_without_torchrun_has_no_ranks_to_serve() -> None:
     assert not served_torchrun(1, 1.0)
     assert other_ranks(1, 1.0) is None
 
 
+@pytest.mark.heavy
 def test_torchrun_with_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")

@@ -18,7 +18,7 @@ from rft_data.core.errors import RftError, StalledError, TrainingError
 from tests.trainers.ranks.rank_scenarios import EQUAL, alone, relative, scenario
 from trainers.ranks.ranks import Ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 @pytest.mark.parametrize(("name", "accumulate"), EQUAL)

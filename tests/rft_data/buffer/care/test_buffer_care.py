@@ -81,7 +81,7 @@ def test_repair_prints_what_was_lost(place: Place) -> None:
         assert buffer.append([make_row(999)]).seqs[0] == len(buffer) + 7
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_repair_that_was_interrupted_on_a_store_is_finished_by_the_next(root: Path, bucket: str) -> None:
     place = Place(root, f"{bucket}/buffer")
     place.lose_data()

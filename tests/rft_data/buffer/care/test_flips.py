@@ -83,7 +83,7 @@ def changed_rows(original: pa.Table, found: Examined) -> set[int]:
     return changed
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_every_flip_that_changes_a_value_is_found(wide: Path) -> None:
     original, rng = stored(wide, "experiences"), np.random.default_rng(1)
     harmful = 0
@@ -96,7 +96,7 @@ def test_every_flip_that_changes_a_value_is_found(wide: Path) -> None:
     assert harmful >= FLIPS // 2
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(2))
 def test_repair_after_flips_keeps_every_row_that_is_sound(root: Path, seed: int) -> None:
     original, rng = stored(root, "experiences"), np.random.default_rng(100 + seed)
@@ -150,7 +150,7 @@ def test_a_flip_in_a_manifest_is_found_or_changes_nothing(root: Path) -> None:
         path.write_bytes(sound)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_repair_after_a_flip_in_a_manifest_loses_nothing(root: Path, pristine: Path) -> None:
     """Sound files under a wrong manifest: the version before tells which of the two is at fault."""
     original, rng = stored(pristine, "experiences"), np.random.default_rng(11)

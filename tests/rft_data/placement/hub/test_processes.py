@@ -53,7 +53,7 @@ def check(root: Path, acks: list[dict[int, int]], expected: int) -> None:
     assert {number for told in acks for number in told} == set(range(expected))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_processes_with_overlapping_resends_store_each_row_once(served: HubProcess) -> None:
     senders = [sender(served, 40 * n, 40 * n + 80, times=2) for n in range(3)]
     acks = [acks_of(process) for process in senders]
@@ -62,7 +62,7 @@ def test_processes_with_overlapping_resends_store_each_row_once(served: HubProce
     check(served.root, acks, 160)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_hub_killed_under_its_clients_loses_and_doubles_nothing(served: HubProcess, tmp_path: Path) -> None:
     gate = tmp_path / "gate"  # none is done before the last kill
     senders = [sender(served, 300 * n, 300 * n + 400, times=1, gate=gate) for n in range(3)]
@@ -79,7 +79,7 @@ def test_a_hub_killed_under_its_clients_loses_and_doubles_nothing(served: HubPro
     check(served.root, acks, 1000)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_hub_that_dies_inside_appends_is_sent_them_again(tmp_path: Path) -> None:
     deaths = [
         {"RFT_FAILPOINT": f"{point}:4:kill"}
