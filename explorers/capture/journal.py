@@ -1,19 +1,24 @@
 """A file that notes which trajectories of a server are open, so that they are known after a kill.
 
-It has one line for each opening and one for each end. An opening is on the disk before its client gets an
-answer.
+It has a line for each opening, reward and end, until it is written anew with what is open. An opening is on
+the disk before its client gets an answer.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from rft_data.core.errors import IntegrityError
-from rft_data.core.files import fsync, make_folder, write_text
+from rft_data.core.errors import DiskFullError, IntegrityError
+from rft_data.core.files import make_folder, write_text
+
+log = logging.getLogger(__name__)
+_SPARE_BYTES = 1 << 20
+"""What the file may have beside twice what it had when it was written anew."""
 
 
 class Journal:
@@ -25,19 +30,25 @@ class Journal:
         self._path = path
         self._lock = threading.Lock()
         self._open: dict[str, Mapping[str, object]] = {}
+        self._kept_bytes = 0
+        """Of the file when it was written anew."""
         self.left = _left(path)
         """The trajectories that were open when the last process ended, by id: what was said of them."""
 
     def settle(self) -> None:
         """Forget what was left open, after the caller has stored it: begin an empty file."""
-        self.left = {}
-        self._write_all()
+        with self._lock:
+            self.left = {}
+            self._write_all()
 
     def opened(self, name: str, about: Mapping[str, object]) -> None:
-        """Note that a trajectory is open; the note is on the disk when this returns."""
+        """Note that a trajectory is open, or what is said of it now; the note is on the disk at the return.
+
+        Raises: DiskFullError for a note that cannot be written; then there is none.
+        """
         with self._lock:
-            self._open[name] = about
             self._append({"open": name, **about})
+            self._open[name] = about
             descriptor = os.open(self._path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -45,24 +56,37 @@ class Journal:
             os.close(descriptor)
 
     def ended(self, name: str) -> None:
-        """Note that a trajectory has ended. If a kill loses this note, the buffer still shows its rows."""
+        """Note that a trajectory has ended. If this note is lost, the buffer still shows its rows."""
         with self._lock:
             self._open.pop(name, None)
-            self._append({"end": name})
-            grown = self._path.stat().st_size > (1 << 20) + 512 * len(self._open)
-        if grown:
-            self._write_all()
+            try:
+                self._append({"end": name})
+            except DiskFullError as err:
+                log.warning("the end of trajectory '%s' is stored, and not noted: %s", name, err)
 
     def _append(self, line: Mapping[str, object]) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        """Write a line whole, or leave the file as it was. Raises: DiskFullError."""
+        left = (json.dumps(line) + "\n").encode()
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                before = file.tell()
+                try:
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError:
+                    file.truncate(before)
+                    raise
+            if before > _SPARE_BYTES + 2 * self._kept_bytes:
+                self._write_all()
+        except OSError as err:
+            raise DiskFullError(f"{self._path} cannot be written ({err}); make room on its disk.") from err
 
     def _write_all(self) -> None:
-        """Write the file again with what is open now; the lock keeps other lines from being lost."""
-        with self._lock:
-            lines = [json.dumps({"open": name, **about}) for name, about in self._open.items()]
-            write_text(self._path, "".join(f"{line}\n" for line in lines))
-            fsync(self._path.parent)
+        """Write the file anew with what is open now; the caller has the lock."""
+        lines = [json.dumps({"open": name, **about}) for name, about in self._open.items()]
+        text = "".join(f"{line}\n" for line in lines)
+        write_text(self._path, text)
+        self._kept_bytes = len(text)
 
 
 def _left(path: Path) -> dict[str, dict[str, object]]:
