@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, given, settings
-from schemathesis import GenerationMode
 
-from explorers.capture.control import control_app
-from explorers.capture.fields import ROUTES
 from explorers.capture.limits import CaptureLimits
 from rft_data.core.filters import Compare
 from rft_data.core.words import RolloutEnd
 from rft_data.exchange.feedback import feedback_about
 from tests.docs.blocks import run_block
-from tests.explorers.capture.conftest import SAMPLING, TOKEN, Served
+from tests.explorers.capture.conftest import TOKEN, Served
 from tests.explorers.capture.test_recorder import ASK, chat, trained
 from tests.waiting import came
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 OWNER = {"authorization": f"Bearer {TOKEN}"}
-SAMPLED_FIELDS = (
-    "messages", "prompt", "input", "system", "instructions", "tools", "tool_choice", "stop", "stop_token_ids",
-    "stop_sequences", "logprobs", "top_logprobs", "stream", "metadata", "user", "text", "max_tokens",
-)  # fmt: skip
-"""Fields of requests that go through the gate, whatever is in them."""
 
 
 @pytest.fixture
@@ -263,46 +252,6 @@ def test_clients_that_come_and_go_are_never_mixed(served: Served) -> None:
     assert (mixed, lost) == (0, 0)
 
 
-def operations(document: dict[str, Any], at: str, paths: Collection[str] | None = None) -> list[Any]:
-    """What schemathesis finds in a description of routes: all of them, or those of some paths."""
-    found = {path: routes for path, routes in document["paths"].items() if paths is None or path in paths}
-    contract = schemathesis.openapi.from_dict({**document, "paths": found})
-    contract.config.base_url = at
-    return [one.ok() for one in contract.get_all_operations()]
-
-
-def tried(operation: Any, examples: int, send: Callable[[schemathesis.Case], None], **how: Any) -> None:
-    """Send so many cases of an operation."""
-    cases = given(operation.as_strategy(**how))
-    settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))(cases(send))()
-
-
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_no_body_makes_a_route_fail(served: Served, http: httpx.Client, mode: GenerationMode) -> None:
-    described = control_app(served.service).openapi()
-    found = operations(described, served.address)
-    assert len(found) == 6
-    codes: set[int] = set()
-    one, client, _ = opened(http)
-    chat(client, max_tokens=1)
-    of_one = iter(range(10_000))
-
-    def sent(case: schemathesis.Case) -> None:
-        case.headers["authorization"] = OWNER["authorization"]
-        if "name" in case.path_parameters and next(of_one) % 2:
-            case.path_parameters["name"] = one["id"]
-        answer = case.call()
-        codes.add(answer.status_code)
-        assert answer.status_code < 500, answer.text
-        assert TOKEN not in answer.text
-
-    for operation in found:
-        if mode is GenerationMode.POSITIVE or operation.method == "post":  # others have no body
-            tried(operation, 12, sent, generation_mode=mode)
-    assert codes >= ({200, 201, 404} if mode is GenerationMode.POSITIVE else {422}), codes
-    assert served.service.serves
-
-
 def test_the_pages_of_capture_and_of_served_models_show_clients_that_work(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,33 +263,3 @@ def test_the_pages_of_capture_and_of_served_models_show_clients_that_work(
     _, visit = app["answer"]("What is 2 + 2?", TOKEN)
     app["thumb"](visit, True)
     assert [row["reward"] for row in stored(served, visit["id"])] == [1.0]
-
-
-def test_no_body_makes_a_route_of_vllms_server_fail(served: Served) -> None:
-    """As they are generated, and with the fields alone that the gate knows: these reach vLLM's server."""
-    document = served.gate.inner.openapi()  # type: ignore[attr-defined]
-    found = operations(document, served.address, ROUTES)
-    assert len(found) == len(ROUTES) == 4
-    reached: Counter[str] = Counter()
-    sampling = replace(SAMPLING, max_tokens=2)
-
-    def sent(case: schemathesis.Case) -> None:
-        trajectory, client = served.open(sampling=sampling)
-        trajectory.budget = 64
-        url = f"{served.address}/t/{trajectory.id}{case.path}"
-        key = {"authorization": f"Bearer {client.api_key}"}
-        known = {name: value for name, value in case.body.items() if name in SAMPLED_FIELDS}
-        sampled = 0
-        for body in (case.body, {**known, "model": "tiny"}):
-            before = sampled
-            answer = client._client.post(url, json=body, headers=key)
-            assert answer.status_code < 500, (body, answer.text)
-            sampled = sum(len(turn.sampled) for turn in trajectory.turns)
-            assert (sampled > before) <= (answer.status_code == 200), "what was refused left no turn"
-            assert trajectory._asked == 0
-            reached[case.path] += "no such route" not in answer.text and body is not case.body
-        assert trained(served.rows(served.capture.close(trajectory.id))) == sampled
-
-    for operation in found:
-        tried(operation, 6, sent)
-    assert set(reached) == ROUTES
