@@ -20,7 +20,13 @@ from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
 from explorers.shared_appends import SharedAppends
 from explorers.workflows.groups import GroupPlayer, together
-from explorers.workflows.make import close_workflow, make_workflows, needs_texts, workflow_metrics
+from explorers.workflows.make import (
+    close_workflow,
+    make_workflows,
+    needs_texts,
+    workflow_metrics,
+    workflow_stored,
+)
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.lookup import need
 from rft_data.core.protocols import BufferClient, Sampling, Workflow
@@ -144,6 +150,8 @@ class ExplorerRole:
         with self._appends.playing():
             group = await self._player.play(assignment.ticket, assignment.task)
         seqs = await self._appends.append(group.experiences)
+        if len(seqs) == len(group.experiences):  # none was refused
+            workflow_stored(self._workflow, group.experiences)
         return Played(
             ticket=group.ticket,
             task=group.task.key,

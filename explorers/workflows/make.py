@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,11 @@ class ChosenWorkflow:
             found.update(workflow_metrics(workflow))
         return dict(found)
 
+    def stored(self, rows: Sequence[Experience]) -> None:
+        """Say so to all of them: each knows its own."""
+        for workflow in self._all():
+            workflow_stored(workflow, rows)
+
     @property
     def needs_texts(self) -> bool:
         """Whether one of them does."""
@@ -161,6 +166,12 @@ def workflow_metrics(workflow: Workflow) -> dict[str, float]:
     """What a workflow counts; nothing where it has no `metrics`."""
     found: dict[str, float] = workflow.metrics() if hasattr(workflow, "metrics") else {}
     return found
+
+
+def workflow_stored(workflow: Workflow, rows: Sequence[Experience]) -> None:
+    """Say to a workflow that has a `stored` which rows of its rollouts are durable now."""
+    if hasattr(workflow, "stored"):
+        workflow.stored(rows)
 
 
 def needs_texts(workflow: Workflow) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
@@ -17,6 +17,7 @@ from explorers.workflows.model_server import ModelServer
 from explorers.workflows.openings import Openings
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, whole_number
 from explorers.workflows.server_settings import SMALL
+from explorers.workflows.visit import Visit
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import need
@@ -109,9 +110,18 @@ class ServedWorkflow(RecordedWorkflow):
         """
         await self._serve()
         self._newest = (engine, ctx)
-        app, course = await self._server.app(engine, ctx), Course()
+        app = await self._server.app(engine, ctx)
         async with self._visits.waiting(app, ctx.group_id) as visit:
-            ended = await self._visits.until_over(visit)
+            ended = await visit.until_over()
+        try:
+            return await self._rows(task, ctx, visit, ended=ended)
+        except BaseException:
+            visit.settle(stored=False)
+            raise
+
+    async def _rows(self, task: Task, ctx: RolloutContext, visit: Visit, *, ended: bool) -> list[Experience]:
+        """The rows of a trajectory that is over. Raises: as `run`."""
+        app, course = visit.app, Course()
         if isinstance(app.error, RftError) and not isinstance(app.error, RowError):
             raise app.error  # the engine's fault, which only its client has seen
         if visit.abandoned:
@@ -119,7 +129,8 @@ class ServedWorkflow(RecordedWorkflow):
         rows = [
             replace(one, metadata={**one.metadata, TRAJECTORY: visit.name}) for one in app.rows(task, ctx)
         ]
-        visit.settle(rows[-1].experience_id if rows else None)
+        if rows:
+            self._visits.becomes(visit, rows[-1].experience_id)
         course.turns = app.turns
         course.end = app.end or (RolloutEnd.FINISHED if ended else RolloutEnd.DEADLINE)
         course.reward = visit.access.reward
@@ -127,6 +138,11 @@ class ServedWorkflow(RecordedWorkflow):
         if course.reward is None and not self._rewards.composition.parts:
             last = replace(last, unscored_reason=None)  # it may come later, as feedback
         return [*rows, last]
+
+    def stored(self, rows: Sequence[Experience]) -> None:
+        """Rows of its rollouts are stored: their clients, who wait for that, are answered."""
+        for row in rows:
+            self._visits.stored(row.experience_id)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the last call."""

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
+from weakref import WeakValueDictionary
 
 from explorers.capture.asgi import Receive, Scope, Send
 from explorers.capture.bodies import BodyRefused
@@ -27,8 +28,6 @@ from rft_data.core.errors import RowError
 
 NAME_HEADER = b"x-rft-trajectory"
 """Header in which a front gives the id of a trajectory that a client opens."""
-_LOOK_S, _SOON_S = 1.0, 0.05
-"""Longest and shortest time between two looks whether a trajectory was left alone."""
 _REWARD, _END, _ABANDON = _TOLD = ("POST reward", "POST end", "POST abandon")
 MOST_HELD = 64 << 20
 """Tokens that the rows of all open trajectories may have; beyond it nothing is sampled or opened."""
@@ -69,6 +68,8 @@ class Visits:
         self._most_guests = guests
         self._waiting: deque[Visit] = deque()
         self._visits: dict[str, Visit] = {}
+        self._unstored: WeakValueDictionary[str, Visit] = WeakValueDictionary()
+        """By the row that has its reward; nobody waits for those that are forgotten."""
         self._held = 0
         """Tokens that trajectories held when their last requests ended."""
         self._guests: set[asyncio.Task[None]] = set()
@@ -83,11 +84,14 @@ class Visits:
     async def waiting(self, app: RolloutApp, group: str = "") -> AsyncIterator[Visit]:
         """A trajectory for the length of the block, which a client may open."""
         name = secrets.token_hex(8)
-        visit = Visit(Access(name, self._keys.key(name), app), group)
+        visit = Visit(Access(name, self._keys.key(name), app), self._idle_s, group)
         self._waiting.append(visit)
         self._visits[name] = visit
         try:
             yield visit
+        except BaseException:
+            visit.settle(stored=False)
+            raise
         finally:
             del self._visits[visit.name]
             self._held -= visit.held
@@ -95,18 +99,16 @@ class Visits:
                 self._waiting.remove(visit)
             await app.close()
 
-    async def until_over(self, visit: Visit) -> bool:
-        """Wait for a client to open and end a trajectory; False when it made no request for too long."""
-        await visit.opened.wait()
-        while not visit.over.is_set():
-            left = visit.used + self._idle_s - monotonic()
-            if left <= 0 and not visit.app.answering:
-                return False
-            try:
-                await asyncio.wait_for(visit.over.wait(), min(max(left, _SOON_S), _LOOK_S))
-            except TimeoutError:
-                continue
-        return True
+    def becomes(self, visit: Visit, experience_id: str) -> None:
+        """Say which row will have the reward of a trajectory."""
+        self._unstored[experience_id] = visit
+        visit.becomes(experience_id)
+
+    def stored(self, experience_id: str) -> None:
+        """A row is stored: who ended its trajectory is answered."""
+        visit = self._unstored.pop(experience_id, None)
+        if visit is not None:
+            visit.settle(stored=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; nothing of it is read before its key is checked."""
@@ -243,11 +245,11 @@ class Visits:
         stack = AsyncExitStack()
         visit = await stack.enter_async_context(self.waiting(app))
         self._waiting.remove(visit)
-        visit.settle(None)
+        visit.settle(stored=False)
 
         async def stay() -> None:
             async with stack:
-                await self.until_over(visit)
+                await visit.until_over()
 
         visit.used = monotonic()
         staying = asyncio.create_task(stay())
@@ -276,7 +278,9 @@ class Visits:
             self._counts["served_abandoned"] += visit.abandoned
             visit.over.set()
         if asked.what == _END:
-            said["experience_id"] = await visit.settled()
+            others = (one for one in self._visits.values() if one is not visit and not one.over.is_set())
+            await visit.settled(alone=all(one.group != visit.group for one in others))
+            said |= {"experience_id": visit.experience_id, "stored": visit.is_stored}
         await answer(asked.send, 200, said)
 
     async def _refuse_another(self, asked: VisitRequest) -> None:

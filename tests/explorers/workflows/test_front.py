@@ -25,8 +25,8 @@ from rft_data.core.arms import Arm, drawn_arm
 from rft_data.core.rows import Experience
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
-from tests.explorers.workflows.test_served import ASK, TOKEN
-from tests.explorers.workflows.test_worlds import CTX, NONE, TASK
+from tests.explorers.workflows.test_served import ASK, TOKEN, played
+from tests.explorers.workflows.test_worlds import CTX, NONE
 
 SEED, SHARE = 3, 0.4
 
@@ -50,7 +50,7 @@ class Explorer:
 
     def wait(self, member: int) -> asyncio.Task[list[Experience] | Exception]:
         """A rollout that waits for a client."""
-        return asyncio.create_task(self.rollouts.play(TASK, replace(CTX, member=member)))
+        return asyncio.create_task(played(self.rollouts, replace(CTX, member=member)))
 
 
 class Test:

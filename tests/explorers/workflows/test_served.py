@@ -18,17 +18,28 @@ import pytest
 from explorers.conversations.look_app import LookApp
 from explorers.limits import Limits
 from explorers.meter import Meter
+from explorers.workflows.make import workflow_stored
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import EngineError, RecipeError
+from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience
 from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK
 from tests.ports import free_port
+from tests.waiting import turns
 
 TOKEN = "a token of enough characters"  # noqa: S105
 ASK = [{"role": "user", "content": "two and two?"}]
+
+
+async def played(rollouts: Rollouts, ctx: RolloutContext) -> list[Experience] | Exception:
+    """Play a rollout, as an explorer does that stores it."""
+    rows = await rollouts.play(TASK, ctx)
+    if isinstance(rows, list):
+        workflow_stored(rollouts.workflow, rows)
+    return rows
 
 
 class Run:
@@ -43,8 +54,7 @@ class Run:
 
     def wait(self, member: int, group: str = CTX.group_id) -> asyncio.Task[list[Experience] | Exception]:
         """A rollout that waits for a client."""
-        ctx = replace(CTX, member=member, group_id=group)
-        return asyncio.create_task(self.rollouts.play(TASK, ctx))
+        return asyncio.create_task(played(self.rollouts, replace(CTX, member=member, group_id=group)))
 
     async def open(self) -> dict[str, Any]:
         answer = await self.http.post("/trajectories")
@@ -108,11 +118,38 @@ def test_a_clients_conversation_is_a_row_with_its_exact_tokens_and_reward(tokeni
             assert list(row.token_ids or ()) == run.engine.seen[1] + run.engine.said[1]
             assert sum(row.action_mask or ()) == len(run.engine.said[0]) + len(run.engine.said[1])
             assert row.metadata["trajectory"] == opened["id"]
-            said = {"id": opened["id"], "open": False, "experience_id": row.experience_id}
+            said = {"id": opened["id"], "open": False, "experience_id": row.experience_id, "stored": True}
             assert ended.json() == said, "feedback about it can come later"
             late = await run.end(opened, "reward", 1.0)
             assert (late.status_code, "--trajectory ID" in late.text) == (409, True), "it is over"
             assert run.workflow.metrics()["served"] == 1.0
+
+    asyncio.run(story())
+
+
+def test_an_end_is_answered_when_its_row_is_stored_or_waits_for_the_others_of_its_group(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorers.workflows.visit._STORED_S", 1e9)
+
+    async def story() -> None:
+        async with running(tokenizer, "four", "five") as run:
+            playing = [
+                asyncio.create_task(run.rollouts.play(TASK, replace(CTX, member=member))) for member in (0, 1)
+            ]
+            await reachable(run, 2)
+            one, two = await run.open(), await run.open()
+            for opened in (one, two):
+                await run.say(opened, *ASK)
+            first = (await run.end(one)).json()
+            ending = asyncio.create_task(run.end(two))
+            rows = [row for found in [await rollout for rollout in playing] for row in cast(Any, found)]
+            assert (first["experience_id"], first["stored"]) == (rows[0].experience_id, False)
+            await turns()
+            assert not ending.done(), "a kill would still lose it"
+            workflow_stored(run.workflow, rows)
+            second = (await ending).json()
+            assert (second["experience_id"], second["stored"]) == (rows[1].experience_id, True)
 
     asyncio.run(story())
 
@@ -222,10 +259,11 @@ def test_what_nothing_can_be_learned_from_is_no_row(tokenizer: Any, how: str, wh
         async with running(tokenizer) as run:
             waiting = run.wait(0)
             await reachable(run)
-            await run.end(await run.open(), how)
+            ended = (await run.end(await run.open(), how)).json()
             outcome = await waiting
             assert isinstance(outcome, Exception)
             assert why in str(outcome)
+            assert ended.get("experience_id") is None
 
     asyncio.run(story())
 
@@ -239,7 +277,7 @@ def test_a_trajectory_left_alone_is_over_and_its_reward_stays_open(
             await reachable(run)
             await run.say(await run.open(), *ASK)
             now = time.monotonic()
-            monkeypatch.setattr("explorers.workflows.visits.monotonic", lambda: now + 3601)
+            monkeypatch.setattr("explorers.workflows.visit.monotonic", lambda: now + 3601)
             rows = await waiting
             assert isinstance(rows, list)
             assert (rows[-1].reward, rows[-1].unscored_reason) == (None, None), "feedback may still come"
@@ -260,7 +298,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
             asked = await http.post("/trajectories", headers=owner, json={"task": {"answer": "4"}})
             assert asked.status_code == 400, "a task that nobody reads, and it takes no rollout"
             opened = (await http.post("/trajectories", headers=owner, json={})).json()
-            visit.settle("a row")
+            visit.settle(stored=False)
             place, key = f"/trajectories/{opened['id']}", {"authorization": f"Bearer {opened['key']}"}
             assert (await http.post(f"{place}/end", headers=key, json={"reward": 1.0})).status_code == 200
             for how in ("end", "abandon", "reward"):

@@ -108,7 +108,7 @@ def test_strangers_hear_that_they_have_no_key_where_all_trajectories_are_full() 
         end = await here.http.post(
             f"/trajectories/{one['id']}/end", headers={"authorization": f"Bearer {one['key']}"}
         )
-        assert end.json() == {"id": one["id"], "open": False, "experience_id": None}
+        assert end.json() == {"id": one["id"], "open": False, "experience_id": None, "stored": False}
         while (await here.http.get("/health")).json()["open"]:
             await asyncio.sleep(0.01)
         assert (await here.open())["key"], "there is room again"

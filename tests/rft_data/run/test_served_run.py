@@ -130,7 +130,7 @@ def test_a_thumb_that_comes_after_the_end_is_the_reward_of_its_visit(
         for trajectory, thumb in thumbs.items():
             rated = ["feedback", "add", "--buffer", f"hub://127.0.0.1:{hub}", "--author", "thumbs", "--json"]
             words = ["data", *rated, "--trajectory", trajectory, "--value", str(thumb)]
-            wait_for(lambda words=words: CliRunner().invoke(app, words).exit_code == 0)
+            assert CliRunner().invoke(app, words).exit_code == 0, "it was stored when its end was answered"
         assert run.result(LIMIT_S)["groups"]["trained"] == 2
     with Buffer(tmp_path / "buffer", read_only=True) as buffer:
         rows = {row["group_id"]: row for row in buffer.read("experiences").to_pylist()}
@@ -153,7 +153,8 @@ def visited(base: str, number: int) -> list[str]:
             ended = http.post(f"/trajectories/{opened['id']}/end", headers=key).raise_for_status().json()
         except httpx.HTTPError:
             return False  # the run is starting
-        found.extend([opened["id"]] if ended["experience_id"] else [])
+        assert ended["stored"] is (ended["experience_id"] is not None)
+        found.extend([opened["id"]] if ended["stored"] else [])
         return len(found) == number
 
     with httpx.Client(base_url=base, timeout=60) as http:
