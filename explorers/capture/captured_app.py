@@ -24,8 +24,8 @@ from rft_data.core.protocols import Engine, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
 
-_OVERLONG = "maximum context length"
-"""How vLLM says it."""
+_OVERLONG = ("maximum context length", "max_tokens must be at least 1, got 0")
+"""How vLLM says that the context is full, by more than it has or just so; the gate takes no 0 of a client."""
 _LIMITS = CaptureLimits(body_bytes=32 << 20, bodies_bytes=1 << 30, requests=1 << 16, key_requests=256)
 _BUSY = (401, 409, 429)
 """Refusals that say nothing of what was asked."""
@@ -145,7 +145,7 @@ class _Said:
 
     def _note(self, text: str) -> None:
         trajectory = self._trajectory
-        if _OVERLONG in text:
+        if any(said in text for said in _OVERLONG):
             trajectory.failed(ContextOverflow(text))
         elif trajectory.end is None and trajectory.error is None:
             trajectory.failed(RowError(text))

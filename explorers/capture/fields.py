@@ -122,7 +122,11 @@ def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> 
 
 
 def _check_choices(body: Mapping[str, object]) -> None:
-    """Raises: Refused for more choices than one request may have."""
+    """Raises: Refused for more choices than one request may have, and for fewer tokens than one."""
+    for name in _LIMITS:
+        limit = body.get(name)
+        if isinstance(limit, int | float) and limit < 1:
+            raise Refused(name, f"'{name}' is {shown(repr(limit))}; wanted a whole number, 1 or more.")
     n = body.get("n")
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_CHOICES):
         raise Refused("n", f"'n' is {shown(repr(n))}; wanted a whole number from 1 to {MOST_CHOICES}.")

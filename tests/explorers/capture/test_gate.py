@@ -93,6 +93,7 @@ SCHEMA = {"name": "a", "schema": {"type": "object", "more": 1}, "strict": True}
         (CHAT, {"tools": [TOOL, {"type": "custom", "custom": {}}]}, "tools[1].type"),
         (CHAT, {"tools": [{"type": "function", "function": {**FUNCTION, "x": 1}}]}, "tools[0].function.x"),
         ("/v1/completions", {"stream_options": {"y": 1}}, "stream_options.y"),
+        (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens"),
         (RESPONSES, {"top_logprobs": 3}, "top_logprobs"),
         (RESPONSES, {"parallel_tool_calls": False}, "parallel_tool_calls"),
         (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),

@@ -26,7 +26,7 @@ from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RowSource
-from tests.explorers.capture.conftest import SAMPLING, TOKEN, Served
+from tests.explorers.capture.conftest import ROOM, SAMPLING, TOKEN, Served
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -126,9 +126,31 @@ async def leaves_some_behind(task: Any, client: Any) -> float:
 LEFT: list[asyncio.Future[Any]] = []
 
 
-@pytest.mark.parametrize(("args", "end"), [({"budget": 30}, "budget"), ({}, "context")])
-def test_a_program_that_meets_a_limit_ends_there(play: Play, args: dict[str, Any], end: str) -> None:
-    outcome, counts = play(agent=f"{HERE}:goes_on", **args)
+async def fills_its_context(task: Any, client: Any) -> float:
+    """Prompts that are longer by a token each: one of them leaves no room for any answer."""
+
+    async def asked(tildes: int) -> Any:
+        said = [{"role": "user", "content": "~" * tildes}]
+        return await client.chat.completions.create(model="policy", messages=said)
+
+    used = (await asked(1)).usage.prompt_tokens
+    for tildes in range(ROOM - used - 1, ROOM):
+        await asked(tildes)
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("agent", "args", "end"),
+    [
+        ("goes_on", {"budget": 30}, "budget"),
+        ("goes_on", {}, "context"),
+        ("fills_its_context", {}, "context"),
+    ],
+)
+def test_a_program_that_meets_a_limit_ends_there(
+    play: Play, agent: str, args: dict[str, Any], end: str
+) -> None:
+    outcome, counts = play(agent=f"{HERE}:{agent}", **args)
     assert rows_of(outcome)[-1].metadata["end"] == end
     if args:
         assert counts["tokens"] == args["budget"], "the last turn has what is left"
@@ -186,8 +208,12 @@ def test_a_user_of_a_run_has_real_streams(served: Served) -> None:
                 stream = await client.chat.completions.create(model="policy", messages=ASK, stream=True)  # type: ignore[call-overload]
                 chunks = [chunk async for chunk in stream]
             key = {"authorization": f"Bearer {opened['key']}"}
-            await http.post(f"/trajectories/{opened['id']}/end", headers=key, content="0.5")
-        return len(chunks), await waiting
+            end = http.post(f"/trajectories/{opened['id']}/end", headers=key, content="0.5")
+            ending = asyncio.create_task(end)  # it is answered when the row is stored
+            outcome = await waiting
+            workflow.stored(rows_of(outcome))  # type: ignore[attr-defined]
+            assert (await ending).status_code == 200
+        return len(chunks), outcome
 
     try:
         chunks, outcome = served.loop.run(story())
