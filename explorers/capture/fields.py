@@ -97,6 +97,11 @@ ROUTES = frozenset(_ROUTES)
 MOST_CHOICES = 128
 """Most choices, and most prompts, of one request."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_RENDERERS = (
+    "add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation", "max_length",
+    "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+)  # fmt: skip
+"""Of `chat_template_kwargs`: arguments of what renders a template, which vLLM says itself."""
 _GRAMMARS = ("response_format", "structured_outputs")
 _PICTURES = ("image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file")
 
@@ -110,6 +115,10 @@ def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> 
         check_value(name, value, known.get(name))
     for place, value, allowed in inner_fields(route, body):
         check_value(place, value, allowed)
+    told = body.get("chat_template_kwargs")
+    for name, value in told.items() if isinstance(told, Mapping) else ():
+        if name in _RENDERERS:
+            check_value(f"chat_template_kwargs.{name}", value, None)
     given = body.get("temperature")
     if given is not None and given != sampling.temperature:
         raise Refused(

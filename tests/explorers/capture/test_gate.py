@@ -94,6 +94,11 @@ SCHEMA = {"name": "a", "schema": {"type": "object", "more": 1}, "strict": True}
         (CHAT, {"tools": [{"type": "function", "function": {**FUNCTION, "x": 1}}]}, "tools[0].function.x"),
         ("/v1/completions", {"stream_options": {"y": 1}}, "stream_options.y"),
         (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens"),
+        (
+            CHAT,
+            {"chat_template_kwargs": {"enable_thinking": True, "add_generation_prompt": False}},
+            "chat_template_kwargs.add_generation_prompt",
+        ),
         (RESPONSES, {"top_logprobs": 3}, "top_logprobs"),
         (RESPONSES, {"parallel_tool_calls": False}, "parallel_tool_calls"),
         (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
