@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from rft_data.core.collector import collector_paused
+from rft_data.core.lookup import OWN_CODE
 from rft_data.run.build import prepare_process
 from tests.order import pytest_collection_modifyitems  # noqa: F401
 from tests.skips import pytest_terminal_summary  # noqa: F401
@@ -61,6 +62,14 @@ def frozen_imports() -> None:
     if len(gc.get_objects()) > FEW_OBJECTS:
         gc.collect()
         REAL_FREEZE()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_code() -> Generator[None]:
+    """Recipes of one module make their folders importable; the next module is without them."""
+    folders, places = os.environ.get(OWN_CODE, ""), [*sys.path]
+    yield
+    os.environ[OWN_CODE], sys.path[:] = folders, places
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_64_rollouts_of_one_image_store_it_once(explored: tuple[Path, Buffer]) -
     )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_trainers_logprobs_of_images_are_those_of_vllm(
     explored: tuple[Path, Buffer], tmp_path: Path
 ) -> None:

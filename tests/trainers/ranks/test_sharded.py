@@ -17,7 +17,7 @@ from trainers.policy.plan import GrpoPlan, Limits
 from trainers.ranks.ranks import ALONE
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SPLIT)
 def test_split_model_is_updated_and_published_as_a_whole_one_is(
     runs: tuple[Path, Any], model_path: Path, name: str
@@ -34,7 +34,7 @@ def test_split_model_is_updated_and_published_as_a_whole_one_is(
             assert two["metrics"][metric] == pytest.approx(one["metrics"][metric], rel=1e-4, abs=1e-6), metric
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SPLIT)
 def test_checkpoint_of_a_split_model_is_that_of_a_whole_one(
     runs: tuple[Path, Any], model_path: Path, name: str
@@ -49,7 +49,7 @@ def test_checkpoint_of_a_split_model_is_that_of_a_whole_one(
     assert sum(trained) == sum(tensor.numel() for file in written for tensor in file.values())
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SPLIT)
 def test_split_model_resumes_to_the_last_bit(runs: tuple[Path, Any], name: str) -> None:
     folder, told = runs
