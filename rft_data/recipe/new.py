@@ -17,6 +17,7 @@ from rft_data.exchange.formats.records import Origin
 from rft_data.recipe.copying import SCHEMA_FILE, SCHEMA_LINE, write_new
 from rft_data.recipe.json_schema import recipe_schema
 from rft_data.recipe.named_source import GENERATED, source_section
+from rft_data.recipe.new_lengths import TINY_MODEL, engine_lengths
 from rft_data.recipe.shipped import shipped_folder
 from rft_data.recipe.yaml_text import as_text
 
@@ -70,8 +71,9 @@ def write_recipe(wanted: Wanted, path: Path) -> None:
         "__NAME__": name,
         "__FILE__": path.name,
         "__DATA__": wanted.data,
-        "__MODEL__": "{build: {use: tiny_qwen2}}" if wanted.model == TINY else _flow({"path": wanted.model}),
+        "__MODEL__": TINY_MODEL if wanted.model == TINY else _flow({"path": wanted.model}),
         "__PATH__": json.dumps(wanted.model),
+        **engine_lengths(wanted.model),
         **_tasks(wanted),
     }
     if wanted.goal is Goal.EVAL and wanted.model == TINY:

@@ -8,6 +8,7 @@ from rft_data.recipe.preflight.arguments import argument_problems
 from rft_data.recipe.preflight.columns import column_problems
 from rft_data.recipe.preflight.devices import too_few_gpus
 from rft_data.recipe.preflight.files import missing_files, unwritable_folders
+from rft_data.recipe.preflight.model_files import model_problems
 from rft_data.recipe.preflight.own_code import code_problems
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.row_files import row_problems
@@ -22,6 +23,7 @@ __all__ = ["Problem", "argument_problems", "broken_rules", "problems_here", "trl
 def problems_here(tree: Tree) -> Iterator[Problem]:
     """What cannot work on this machine: files, import paths, options and arguments."""
     yield from missing_files(tree)
+    yield from model_problems(tree)
     yield from column_problems(tree)
     yield from row_problems(tree)
     yield from unwritable_folders(tree)

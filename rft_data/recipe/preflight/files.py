@@ -46,7 +46,7 @@ def _models(tree: Tree) -> Iterator[Problem]:
         yield from _model(("model", "path"), path)
     models = value(tree, "models")
     for place, pattern in enumerate(models if isinstance(models, list) else []):
-        if isinstance(pattern, str) and not _matches(pattern):
+        if isinstance(pattern, str) and next(matching(pattern), None) is None:
             yield Problem(
                 ("models", place), f"'{pattern}' names no folder that is there, seen from {Path.cwd()}"
             )
@@ -136,6 +136,7 @@ def _cached(hub_id: str) -> bool:
     return any((cache / f"models--{hub_id.replace('/', '--')}" / "snapshots").glob("*"))
 
 
-def _matches(pattern: str) -> bool:
+def matching(pattern: str) -> Iterator[Path]:
+    """The folders and files that a path or a pattern names."""
     root = Path(pattern)
-    return root.is_dir() or any(Path(root.anchor or ".").glob(str(root.relative_to(root.anchor))))
+    yield from [root] if root.is_dir() else Path(root.anchor or ".").glob(str(root.relative_to(root.anchor)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rft_data.core.errors import RftError
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.preflight.devices import colocation_problems, device_problems, reward_device_problems
+from rft_data.recipe.preflight.model_files import built_too_short
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.served import served_problems
 from rft_data.recipe.preflight.tree import Tree, entries, value
@@ -20,6 +21,7 @@ def broken_rules(tree: Tree) -> Iterator[Problem]:
     """The rules that a recipe breaks."""
     yield from _tasksets(tree)
     yield from _lengths(tree)
+    yield from built_too_short(tree)
     yield from _group_size(tree)
     yield from _unread(tree)
     yield from served_problems(tree)

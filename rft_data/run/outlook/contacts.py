@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rft_data.core.hub_cache import is_hub_id
 from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.task_sources import HuggingFaceTasks, ModelScopeTasks
-from rft_data.run.outlook.hub_models import is_hub_id
 
 HUB_HOST = "huggingface.co"
 _MODELSCOPE_HOST = "www.modelscope.cn"

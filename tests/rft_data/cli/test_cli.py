@@ -152,6 +152,7 @@ def make_model(folder: Path) -> None:
     """What looks like a model's folder before it is loaded."""
     folder.mkdir()
     (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").touch()
 
 
 @pytest.mark.parametrize(

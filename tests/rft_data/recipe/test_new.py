@@ -46,6 +46,24 @@ def test_every_goal_gives_a_valid_commented_recipe(
     assert (tmp_path / "recipe.schema.json").is_file()
 
 
+@pytest.mark.parametrize("goal", [Goal.GRPO, Goal.EVAL])
+@pytest.mark.parametrize(
+    ("config", "lengths"),
+    [
+        ('{"max_position_embeddings": 600}', "600 300"),
+        ('{"n_positions": 9000}', "2048 1024"),
+        ("{}", "2048 1024"),
+    ],
+)
+def test_the_lengths_fit_into_the_model(
+    goal: Goal, config: str, lengths: str, data: Path, model: str, tmp_path: Path
+) -> None:
+    Path(model, "config.json").write_text(config)
+    write_recipe(Wanted(goal, str(data), model), tmp_path / "a.yaml")
+    explorer = check_recipe(tmp_path / "a.yaml").explorer  # type: ignore[attr-defined]
+    assert f"{explorer.engine.max_model_len} {explorer.max_tokens}" == lengths
+
+
 def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path: Path) -> None:
     write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), tmp_path / "a.yaml")
     text = (tmp_path / "a.yaml").read_text()
@@ -53,7 +71,7 @@ def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path:
     assert "# prompt and answer are recognised: gsm8k" in text
     assert f"source: {{use: file, path: {json.dumps(str(data))}}}" in text
     assert "- {use: math_verify}" in text
-    assert "model: {build: {use: tiny_qwen2}}" in text
+    assert "model: {build: {use: tiny_qwen2, max_position_embeddings: 2048}}" in text
     data.write_text('{"task": "Which?", "choice": "C"}\n')
     with pytest.raises(
         RecipeError, match="its columns are task, choice; say which is the prompt with --prompt"

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from explorers.rewards.registry import make_reward
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import IntegrityError, RecipeError
 from rft_data.core.lookup import OWN_CODE, load
 from rft_data.recipe import load_recipe
 from rft_data.recipe.explain import explain
@@ -21,6 +21,20 @@ from rft_data.recipe.shipped import shipped_recipe
 from rft_data.run.watch.trackers import CALLBACKS, TENSORBOARD
 from tests.rft_data.run.test_online import write_recipe
 
+MEASURED = """\
+recipe: 1
+name: measured
+mode: eval
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+models: [one]
+tasks: [{{name: sums, source: {{use: reasoning_gym, dataset: chain_sum, size: 4}}}}]
+evaluation: {{limit: 4}}
+explorer:
+  engine: {{use: transformers, max_model_len: 64}}
+  max_tokens: 8
+  reward: [{{use: exact_answer}}]
+"""
 MANY = {
     "explorer.reward": ("[{use: exact_anser}]", r"explorer\.reward\.0\.use: .*did you mean 'exact_answer'"),
     "explorer.group_size": ("1", r"explorer\.group_size: 'group_size' is 1; grpo .* at least 2"),
@@ -203,9 +217,105 @@ def test_what_does_not_look_at_images_is_refused_for_a_model_that_does(
     tmp_path: Path, override: str, message: str
 ) -> None:
     (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    (tmp_path / "tokenizer.json").touch()
     path, model = write_recipe(tmp_path), f"model={{path: {tmp_path}}}"
     validate_recipe(path, [model])
     assert re.search(message, mistakes(path, model, override))
+
+
+LINEAR = '{"max_position_embeddings": 256, "rope_scaling": {"type": "linear", "factor": 2.0}}'
+LAYERS = json.dumps(
+    {
+        "seq_length": 256,
+        "rope_parameters": {
+            "full": {"rope_type": "linear", "factor": 2},
+            "other": {"rope_type": "default"},
+        },
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "most"),
+    [
+        ('{"max_position_embeddings": 256}', "{use: vllm, max_model_len: 2048}", 256),
+        ('{"max_position_embeddings": 128}', "{use: vllm}", 128),
+        ('{"n_positions": 256}', "{use: routed, max_model_len: 300, options: {engines: [{use: vllm}]}}", 256),
+        ('{"text_config": {"max_position_embeddings": 256}}', "{use: vllm, max_model_len: 300}", 256),
+        ('{"max_position_embeddings": 256, "model_max_length": 512}', "{use: vllm, max_model_len: 513}", 512),
+        (LINEAR, "{use: vllm, max_model_len: 513}", 512),
+        (LAYERS, "{use: vllm, max_model_len: 600}", 512),
+        (LINEAR.replace("linear", "llama3"), "{use: vllm, max_model_len: 257}", 256),
+        (LINEAR, "{use: vllm, max_model_len: 512}", None),
+        (LINEAR.replace("linear", "yarn"), "{use: vllm, max_model_len: 512}", None),
+        ("{}", "{use: vllm, max_model_len: 99999}", None),
+        ('{"max_position_embeddings": null}', "{use: vllm, max_model_len: 99999}", None),
+        ('{"max_position_embeddings": 256}', "{use: transformers, max_model_len: 2048}", None),
+        (
+            '{"max_position_embeddings": 256}',
+            "{use: vllm, max_model_len: 300, options: {hf_overrides: {max_position_embeddings: 300}}}",
+            None,
+        ),
+    ],
+)
+def test_a_length_above_what_the_model_takes_is_refused(
+    tmp_path: Path, config: str, engine: str, most: int | None
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "tokenizer.json").touch()
+    overrides = [f"model={{path: {tmp_path}}}", f"explorer.engine={engine}"]
+    path = write_recipe(tmp_path)
+    if most is None:
+        validate_recipe(path, overrides)
+    else:
+        found = mistakes(path, *overrides)
+        assert f"the model '{tmp_path}' takes at most {most} tokens; give {most} or less" in found
+        assert len(found.splitlines()) == 2
+
+
+def test_a_length_above_what_a_model_takes_that_is_built_is_refused(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    found = mistakes(path, "explorer.engine={use: vllm, max_model_len: 2048}")
+    assert re.search(
+        r"explorer\.engine\.max_model_len: max_model_len is 2048, and .*or model\.build\.max_p", found
+    )
+    with pytest.raises(RecipeError, match="takes at most 256 tokens"):
+        load_recipe(path, ["explorer.engine={use: vllm, max_model_len: 2048}"])
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_one"),
+    [
+        ("tokenizer.json", "{}", True),
+        ("spiece.model", "", True),
+        ("vocab.txt", "", True),
+        ("tokenizer_config.json", '{"tokenizer_class": "ByT5Tokenizer"}', True),
+        ("tokenizer_config.json", '{"tokenizer_class": "Qwen2Tokenizer"}', False),
+        ("chat_template.jinja", "", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["model", "models"])
+def test_a_model_without_a_tokenizer_is_refused(
+    tmp_path: Path, key: str, file: str, text: str, is_one: bool
+) -> None:
+    (tmp_path / "m1").mkdir()
+    (tmp_path / "m1" / "config.json").write_text("{}")
+    (tmp_path / "m1" / file).write_text(text)
+    (tmp_path / "eval.yaml").write_text(MEASURED.format(root=tmp_path))
+    path, change = write_recipe(tmp_path), f"model={{path: {tmp_path}/m1}}"
+    if key == "models":
+        path, change = tmp_path / "eval.yaml", f"models=[{tmp_path}/m*]"
+    if is_one:
+        validate_recipe(path, [change])
+    else:
+        assert "m1' has no tokenizer (no tokenizer.json, tokenizer.model or vocab" in mistakes(path, change)
+
+
+def test_a_config_that_is_not_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(IntegrityError, match=r"config\.json is not JSON"):
+        validate_recipe(write_recipe(tmp_path), [f"model={{path: {tmp_path}}}"])
 
 
 SPREAD = "{tensor_parallel_size: 2, data_parallel_size: 2}"

@@ -63,6 +63,7 @@ def what_a_user_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for folder in ("model", *(name.replace("*", "1") for name in found)):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
+        (tmp_path / folder / "tokenizer.json").touch()
     for name in ("train.jsonl", "test.jsonl", "example_model_solutions.jsonl", "mbpp.jsonl"):
         (tmp_path / name).touch()
     monkeypatch.setenv("RFT_MODEL", "./model")

@@ -37,6 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+HUGE = ("explorer.engine.max_model_len=100000000", "model.build.max_position_embeddings=100000000")
+
+
 def kept_bytes(model: Qwen2ForCausalLM, rows: int, tokens: int) -> int:
     """What the layers of a model keep for their backward pass, as torch says."""
     weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
@@ -226,7 +229,7 @@ def test_what_shares_the_gpu_of_one_process_is_what_is_on_it(folder: Path) -> No
 
 @pytest.mark.usefixtures("card")
 def test_one_process_on_a_machine_with_a_gpu_uses_the_gpu() -> None:
-    text = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
+    text = "\n".join(outlook_lines(online(*HUGE)))
     assert "on the GPU, which they share (NVIDIA A10G" in text
     assert "NVIDIA A10G, 24564 MiB" in text
     assert "of 1 GPU (weights" in text
@@ -257,7 +260,7 @@ stages: [{stage}]
 
 
 def test_what_does_not_fit_is_said_and_no_model_is_guessed(tmp_path: Path) -> None:
-    huge = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
+    huge = "\n".join(outlook_lines(online(*HUGE)))
     assert "DOES NOT FIT" in huge
     missing = "\n".join(outlook_lines(online("model={path: nobody/model}")))
     assert "not in the hub's cache" in missing
