@@ -28,6 +28,7 @@ _NAMED = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
+_RETURNED, _RAISED = "returned", "raised"
 _TOTAL = "reward"
 """The part that is the reward's value where it returns parts."""
 
@@ -79,11 +80,14 @@ def reward_kind(reward: object, name: str) -> RewardKind:
         raise RecipeError(f"reward '{name}' is a {type(reward).__name__}, which cannot be called; {_WANTED}.")
     parameters = inspect.signature(reward).parameters.values()
     needed = [one for one in parameters if one.default is one.empty and one.kind in _NAMED]
+    if "completions" in {one.name for one in parameters}:
+        raise RecipeError(
+            f"reward '{name}' takes {_shown(needed)}, as TRL calls one for a batch; {_AS_HERE}."
+        )
     any_number = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     takes = ("task", "completion") if any_number and not needed else _takes(needed)
     if takes is None:
-        found = ", ".join(one.name for one in needed)
-        raise RecipeError(f"reward '{name}' takes ({found}); {_WANTED}.")
+        raise RecipeError(f"reward '{name}' takes {_shown(needed)}; {_WANTED}.")
     subject = next(Subject(word) for word in takes if word != "task")
     asynchronous = any(map(inspect.iscoroutinefunction, (reward, type(reward).__call__)))
     deadline_s = getattr(reward, "deadline_s", None)
@@ -94,6 +98,14 @@ _WANTED = (
     "wanted (task, completion), (trajectory) or (group), the last two also after task; name or annotate "
     "them so (rft_data.Trajectory, list[rft_data.Trajectory])"
 )
+_AS_HERE = (
+    "here it is called for one completion: write `def reward(task, completion)` and return one number; the "
+    "answer is task.answer, a row's other columns are in task.metadata"
+)
+
+
+def _shown(parameters: Sequence[inspect.Parameter]) -> str:
+    return f"({', '.join(one.name for one in parameters)})"
 
 
 def _takes(parameters: Sequence[inspect.Parameter]) -> tuple[str, ...] | None:
@@ -127,7 +139,9 @@ def outcomes(value: Any, members: int | None) -> tuple[Outcome, ...]:
         return (outcome(value),) * members
     if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__") or len(value) != members:
         found = masked(repr(value))[:_SHOWN]
-        return (Unscored(f"returned {found}; wanted one value for each of the {members} rollouts"),) * members
+        return (
+            Unscored(f"{_RETURNED} {found}; wanted one value for each of the {members} rollouts"),
+        ) * members
     return tuple(map(outcome, value))
 
 
@@ -144,7 +158,7 @@ def outcome(value: object) -> Outcome:
         total = parts.pop(_TOTAL, None)
         return Score(sum(parts.values()) if total is None else total, parts)
     found = masked(repr(value))[:_SHOWN]
-    return Unscored(f"returned {found}; wanted a finite number or Unscored(reason)")
+    return Unscored(f"{_RETURNED} {found}; wanted a finite number or Unscored(reason)")
 
 
 def is_finite(value: object) -> TypeGuard[float]:
@@ -157,7 +171,16 @@ def is_finite(value: object) -> TypeGuard[float]:
 
 def raised(error: BaseException) -> Unscored:
     """What an error of a reward's code means."""
-    return Unscored(f"raised {type(error).__name__}: {masked(str(error))[:_SHOWN]}", error_cause(error))
+    return Unscored(f"{_RAISED} {type(error).__name__}: {masked(str(error))[:_SHOWN]}", error_cause(error))
+
+
+def broke_contract(found: Outcome) -> bool:
+    """Whether a reward's own code returned what none may return, or raised."""
+    return (
+        isinstance(found, Unscored)
+        and found.cause == UnscoredCause.REWARD
+        and found.reason.startswith((f"{_RETURNED} ", f"{_RAISED} "))
+    )
 
 
 def error_cause(error: BaseException) -> UnscoredCause:

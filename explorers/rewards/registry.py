@@ -56,6 +56,10 @@ def make_reward(use: str, args: Mapping[str, object]) -> Callable[..., object]:
     Raises: UnknownComponentError, RecipeError when it does not take `args` or cannot be built.
     """
     kind = lookup(use, REWARDS, "reward")
+    if not callable(kind):
+        raise RecipeError(
+            f"reward '{use}' is {kind!r:.100} of type {type(kind).__name__}; name a function or a class."
+        )
     try:
         if inspect.isfunction(kind):
             inspect.signature(kind).bind_partial(**args)

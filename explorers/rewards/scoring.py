@@ -68,6 +68,10 @@ class Rewards:
         """The components and how they make one number."""
         return self._composition
 
+    def kind(self, name: str) -> RewardKind:
+        """How a component is called."""
+        return self._kinds[name]
+
     def is_of_groups(self, part: RewardPart) -> bool:
         """Whether a component looks at whole groups: it is computed when all rollouts are there."""
         return self._kinds[part.name].subject is Subject.GROUP
@@ -157,7 +161,7 @@ class Rewards:
         if kind.subject is Subject.COMPLETION and isinstance(judged, Trajectory):
             judged = judged.completion
         elif kind.subject is Subject.TRAJECTORY and isinstance(judged, str):
-            judged = _bare_trajectory(task, judged)
+            judged = bare_trajectory(task, judged)
         if name in self._local:
             started = time.perf_counter()
             outcomes = judge(self._local[name], kind, task, judged)
@@ -263,7 +267,7 @@ def _for_each(scored: Scored, members: int) -> Scored:
     return replace(scored, outcomes=(why,) * members)
 
 
-def _bare_trajectory(task: Task, completion: str) -> Trajectory:
+def bare_trajectory(task: Task, completion: str) -> Trajectory:
     """A rollout of which nothing but its text is known."""
     answer = {"role": "assistant", "content": completion}
     return Trajectory(task, completion, (*task.messages, answer), len(task.messages))

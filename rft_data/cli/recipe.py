@@ -159,10 +159,12 @@ def _validated(recipe: Path, overrides: Sequence[str], *, deep: bool) -> Recipe:
 
     loaded = validate_recipe(recipe, overrides)
     if deep:
+        from rft_data.recipe.invalid import invalid
+        from rft_data.recipe.layers import read_layers
         from rft_data.run.deep_check import deep_problems  # loads the libraries
 
         if found := deep_problems(load_recipe(recipe, overrides)):
-            raise RecipeError("\n".join([f"{recipe} cannot run here:", *(f"  {one}" for one in found)]))
+            raise invalid(read_layers(recipe, overrides).origins, found, "cannot run here")
     return loaded
 
 

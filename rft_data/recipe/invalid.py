@@ -10,10 +10,12 @@ from rft_data.recipe.origins import Origin, Origins
 from rft_data.recipe.preflight.problem import Problem
 
 
-def invalid(origins: Origins, problems: Sequence[Problem]) -> RecipeError:
+def invalid(
+    origins: Origins, problems: Sequence[Problem], verdict: str = "is not a valid recipe"
+) -> RecipeError:
     """An error with each problem once, by their lines in the files, and as data in its `mistakes`."""
     ordered = sorted(dict.fromkeys(problems), key=lambda one: origins.order(one.loc))
-    return _error(origins, [(origins.find(one.loc), one) for one in ordered])
+    return _error(origins, [(origins.find(one.loc), one) for one in ordered], verdict)
 
 
 def invalid_at(origins: Origins, at: Origin, problem: Problem) -> RecipeError:
@@ -21,9 +23,11 @@ def invalid_at(origins: Origins, at: Origin, problem: Problem) -> RecipeError:
     return _error(origins, [(at, problem)])
 
 
-def _error(origins: Origins, placed: Sequence[tuple[Origin, Problem]]) -> RecipeError:
+def _error(
+    origins: Origins, placed: Sequence[tuple[Origin, Problem]], verdict: str = "is not a valid recipe"
+) -> RecipeError:
     lines = [f"  {at} {dotted(one.loc) or 'recipe'}: {one.message}" for at, one in placed]
-    error = RecipeError("\n".join([f"{origins.file} is not a valid recipe:", *lines]))
+    error = RecipeError("\n".join([f"{origins.file} {verdict}:", *lines]))
     error.mistakes = [
         {
             "file": None if at.file is None else str(at.file),

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError
@@ -19,8 +19,11 @@ from rft_data.recipe.kinds import (
     with_reinforcement,
     with_tasks,
 )
+from rft_data.recipe.leaves import dotted
 from rft_data.recipe.modes import ExplorerRecipe, OperatorRecipe
+from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.recipe import Recipe, RunRecipe, TasksRecipe
+from rft_data.recipe.section import Loc
 from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
@@ -30,7 +33,8 @@ from rft_data.run.debug.chosen import seen
 from rft_data.run.hub_reach import hub_asked_once
 from rft_data.run.outlook.hub_models import config_head_size
 from rft_data.run.outlook.model_size import played_models
-from rft_data.run.world_check import check_own_rewards, check_workflow
+from rft_data.run.reward_check import check_own_reward
+from rft_data.run.world_check import check_workflow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,37 +42,50 @@ if TYPE_CHECKING:
 _SHOWN = 64
 """Tasks of each taskset whose prompts are rendered."""
 Made = TypeVar("Made")
+Attempt: TypeAlias = Callable[[Callable[[], list[Task]]], list[Task] | None]
 
 
-def deep_problems(recipe: Recipe) -> list[str]:
-    """Every part of a recipe that cannot be built here; no engine is started and nothing is written."""
+def deep_problems(recipe: Recipe) -> list[Problem]:
+    """Every part of a recipe that cannot be built here; no engine is started and nothing is written.
+
+    A problem is at the key that it is about where a check knows it, else at the recipe.
+    """
     build.prepare_process()
     with hub_asked_once(recipe) as silent:
-        return [*silent, *_part_problems(recipe)]
+        return [*(Problem((), one) for one in silent), *_part_problems(recipe)]
 
 
-def _part_problems(recipe: Recipe) -> list[str]:
+def _part_problems(recipe: Recipe) -> list[Problem]:
     found = _Problems()
-    for check in _part_checks(recipe):
-        found.attempt(check)
+    for loc, check in _part_checks(recipe):
+        found.attempt(loc, check)
     if (run := with_model(recipe)) is not None and run.imports:
-        found.texts += _import_problems(run)
+        found.list += [Problem(("imports",), one) for one in _import_problems(run)]
+    tasks: list[Task] = []
     if (asking := with_tasks(recipe)) is not None:
-        tasks = [one for section in asking.tasks for one in _first_tasks(section, asking, found)]
-        if (playing := with_explorers(recipe)) is not None:
-            _check_play(playing, tasks, found)
-    return found.texts
+        for i, section in enumerate(asking.tasks):
+            tasks += _first_tasks(section, asking, partial(found.attempt, ("tasks", i)))
+    if (playing := with_explorers(recipe)) is not None:
+        _check_play(playing, tasks, found)
+    return found.list
 
 
 def _check_play(recipe: ExplorerRecipe, tasks: list[Task], found: _Problems) -> None:
-    """Make the workflows, with the tokenizer where there is one model, and render the prompts of tasks."""
+    """Make the workflows, with the tokenizer where there is one model, and render the prompts of tasks.
+
+    The user's own rewards are made, and called once.
+    """
+    section = recipe.explorer
+    for i, reward in enumerate(section.reward):
+        found.attempt(("explorer", "reward", i), partial(check_own_reward, section, reward, tasks))
     model, tokenizer = recipe.played.path, None
-    if recipe.explorer.base_url is None and model and not recipe.several_models:
-        tokenizer = found.attempt(partial(_tokenizer, model))
-    for one in (recipe.explorer.workflow, *recipe.explorer.workflows.values()):
-        found.attempt(partial(check_workflow, recipe.explorer, one, tokenizer))
+    if section.base_url is None and model and not recipe.several_models:
+        tokenizer = found.attempt(("model", "path"), partial(_tokenizer, model))
+    found.attempt(("explorer", "workflow"), partial(check_workflow, section, section.workflow, tokenizer))
+    for name, one in section.workflows.items():
+        found.attempt(("explorer", "workflows", name), partial(check_workflow, section, one, tokenizer))
     if tokenizer is not None:
-        found.attempt(partial(_check_prompts, recipe, tokenizer, tasks))
+        found.attempt((), partial(_check_prompts, recipe, tokenizer, tasks))
 
 
 def _import_problems(recipe: RunRecipe) -> Iterator[str]:
@@ -79,36 +96,40 @@ def _import_problems(recipe: RunRecipe) -> Iterator[str]:
 
 
 class _Problems:
-    """The messages of the checks that failed."""
+    """What the checks that failed say; each text once."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.list: list[Problem] = []
 
-    def attempt(self, check: Callable[[], Made]) -> Made | None:
-        """What a check makes; None when it fails."""
+    def attempt(self, loc: Loc, check: Callable[[], Made]) -> Made | None:
+        """What a check makes; None when it fails. Args: loc: what it is about."""
         try:
             return check()
         except (RftError, OSError) as err:
-            if str(err) not in self.texts:
-                self.texts.append(str(err))
+            message = str(err).removeprefix(f"{dotted(loc)}: ")
+            if message not in {one.message for one in self.list}:
+                self.list.append(Problem(loc, message))
             return None
 
 
-def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
+def _part_checks(recipe: Recipe) -> Iterator[tuple[Loc, Callable[[], object]]]:
+    """Each check, and the key that it is about."""
     if (run := with_model(recipe)) is not None:
-        yield from (partial(checks.check_offline_stage, run, stage) for stage in run.offline_stages)
+        for i, stage in enumerate(run.offline_stages):  # before the one that trains by reinforcement
+            yield ("stages", i), partial(checks.check_offline_stage, run, stage)
     if (training := with_reinforcement(recipe)) is not None:
-        yield partial(checks.check_rl_stage, training, training.rl)
+        last = len(training.offline_stages)
+        yield ("stages", last), partial(checks.check_rl_stage, training, training.rl)
     if (judging := with_operators(recipe)) is not None:
-        yield partial(_build_operators, judging)
+        yield ("experience_ops",), partial(_build_operators, judging)
     if (playing := with_explorers(recipe)) is not None:
-        rewards = [reward.model_dump() for reward in playing.explorer.reward]
-        yield partial(checks.check_explorer, playing.explorer, rewards)
-        yield partial(check_own_rewards, playing.explorer)
-        yield partial(_check_engine, playing.explorer.engine, recipe.seed)
-        yield partial(_check_heads, playing)
+        for i, reward in enumerate(playing.explorer.reward):
+            built = partial(checks.check_explorer, playing.explorer, [reward.model_dump()])
+            yield ("explorer", "reward", i), built
+        yield ("explorer", "engine"), partial(_check_engine, playing.explorer.engine, recipe.seed)
+        yield ("model",), partial(_check_heads, playing)
     if (asking := with_tasks(recipe)) is not None and asking.task_ops:
-        yield partial(build.task_pipeline, asking, asking.task_ops, "task_ops", None)
+        yield ("task_ops",), partial(build.task_pipeline, asking, asking.task_ops, "task_ops", None)
 
 
 def _build_operators(recipe: OperatorRecipe) -> None:
@@ -143,17 +164,17 @@ def _check_heads(recipe: ExplorerRecipe) -> None:
             check_head_size(size, str(model.path))
 
 
-def _first_tasks(section: Taskset, recipe: TasksRecipe, found: _Problems) -> list[Task]:
+def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> list[Task]:
     """The first tasks of a taskset; those of a buffer where it is there already."""
     if not isinstance(section.source, StoredTasks):
-        tasks = found.attempt(partial(build.taskset_tasks, section))
+        tasks = attempt(partial(build.taskset_tasks, section))
     elif any(one.taskset == section.name for one in getattr(recipe, "imports", [])):
         return []  # the run's start brings them
     elif recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
         return []
     else:
         with Buffer(recipe.buffer.uri, read_only=True) as buffer:
-            tasks = found.attempt(partial(build.taskset_tasks, section, buffer))
+            tasks = attempt(partial(build.taskset_tasks, section, buffer))
     return list(islice(tasks or [], _SHOWN))
 
 

@@ -64,6 +64,12 @@ def test_any_other_signature_is_refused_with_what_is_wanted(reward: Any, found: 
         reward_kind(reward, "mine")
 
 
+def test_a_reward_of_trl_is_told_how_it_is_written_here() -> None:
+    for reward in (lambda prompts, completions, **columns: [0.0], lambda completions, **columns: [0.0]):
+        with pytest.raises(RecipeError, match=r"completions\), as TRL calls.*def reward\(task, completion\)"):
+            reward_kind(reward, "mine")
+
+
 def test_a_function_that_does_not_know_an_argument_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"cannot be built with the arguments .*'longest'"):
         own("length", longest=3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.rft_data.cli.test_cli import rft
+from tests.rft_data.run.test_online import write_recipe
 
 
 def test_recipes_are_listed_shown_and_compared_by_name() -> None:
@@ -120,3 +121,13 @@ def test_explain_gives_programs_every_value_with_its_origin() -> None:
     assert {"key": "seed", "value": 9, "origin": "command line"} in found["values"]
     assert {"memory", "contacts", "folder"} <= {one["what"] for one in found["outlook"]}
     assert all(one["words"] for one in found["outlook"])
+
+
+def test_what_deep_finds_is_at_its_key(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    done = rft("recipe", "validate", str(recipe), "--deep", "--json", "stages.0.trl={bf16: true, fp16: true}")
+    assert done.exit_code == 2
+    [mistake] = json.loads(done.stdout)["mistakes"]
+    line = recipe.read_text().splitlines().index("  - algorithm: sft") + 1
+    assert (mistake["key"], mistake["line"]) == ("stages.0", line)
+    assert f"{recipe}:{line}:" in done.stderr

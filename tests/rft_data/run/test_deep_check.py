@@ -12,6 +12,8 @@ import huggingface_hub
 import pytest
 
 from rft_data.recipe import load_recipe
+from rft_data.recipe.leaves import dotted
+from rft_data.recipe.preflight import Problem
 from rft_data.recipe.shipped import ShippedRecipe, shipped_recipes
 from rft_data.run import hub_reach
 from rft_data.run.deep_check import deep_problems
@@ -34,8 +36,9 @@ def with_model(folder: Path, template: str | None) -> str:
     return f"model={{path: {folder}/model}}"
 
 
-def told(found: list[str], *parts: str) -> None:
-    """Each of these is in a problem, and there are no others."""
+def told(problems: list[Problem], *parts: str) -> None:
+    """Each of these is in a problem or its place, and there are no others."""
+    found = [f"{dotted(one.loc)}: {one.message}" for one in problems]
     assert len(found) == len(parts), found
     for part in parts:
         assert any(part in one for one in found), (part, found)
@@ -55,7 +58,7 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
     told(
         found,
-        "SFTConfig refuses",
+        "stages.0: trl: SFTConfig refuses",
         "reward_variance_filter",
         "of the first 3 prompts have more than 4",
         "its attention heads are 16 wide, and vLLM has on a CPU those of 32, 64",
@@ -76,7 +79,7 @@ def test_the_parts_of_every_shipped_recipe_can_be_built(
     for name in re.findall(r"\$\{env:(\w+)(?:\}|:-unset)", one.path.read_text()):
         monkeypatch.setenv(name, "given, and long enough")
     without_tasks = load_recipe(one.path).model_copy(update={"tasks": []})
-    assert [found for found in deep_problems(without_tasks) if not NOT_HERE.search(found)] == []
+    assert [one for one in deep_problems(without_tasks) if not NOT_HERE.search(one.message)] == []
 
 
 OWN = """
@@ -157,7 +160,7 @@ def test_own_code_that_measures_several_models_is_made_too(tmp_path: Path) -> No
 def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -> None:
     overrides = [with_model(tmp_path, None), f"tasks.0.source={{use: jsonl, path: {tmp_path}/rows.jsonl}}"]
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
-    assert ["has no chat template" in one for one in found] == [True]
+    told(found, "has no chat template")
 
 
 def test_a_hub_that_is_silent_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,3 +216,73 @@ def test_a_hub_that_refuses_is_not_asked_again_and_again(
     assert asked[0] == "/"
     assert set(asked[1:]) == {"/nobody/nothing/resolve/main/config.json"}
     assert len(asked) <= 3, "its client asks for the tokenizer's and the model's configuration, once each"
+
+
+REWARDS = """
+import time
+
+def trl(prompts, completions, **columns):
+    return [1.0] * len(completions)
+
+def text(task, completion):
+    return "good"
+
+def none(task, completion):
+    return None
+
+def listed(task, completion):
+    return [1.0]
+
+def unbounded(task, completion):
+    return float("nan")
+
+def failing(task, completion):
+    return {"2": 1.0}[task.metadata["nothing"]]
+
+def asleep(task, completion):
+    time.sleep(60)
+
+def of_group(group):
+    return [1.0]
+
+def of_rollout(trajectory):
+    return trajectory.environment["state"]
+
+def unsure(task, completion):
+    return Unscored("cannot tell")
+
+def good(task, completion):
+    return float(task.answer == completion)
+
+from rft_data import Unscored
+X = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("trl", "takes (prompts, completions), as TRL calls one for a batch; here it is called for one"),
+        ("text", "returned 'good'; wanted a finite number"),
+        ("none", "returned None; wanted"),
+        ("listed", "returned [1.0]; wanted"),
+        ("unbounded", "returned nan; wanted"),
+        ("failing", "raised KeyError: 'nothing'"),
+        ("asleep", "took longer than 0.5 s and was stopped"),
+        ("of_group", "returned [1.0]; wanted one value for each of the 2 rollouts"),
+        ("X", "is 3 of type int; name a function or a class"),
+        ("of_rollout", ""),
+        ("unsure", ""),
+        ("good", ""),
+    ],
+)
+def test_own_rewards_are_called_once(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "mine.py").write_text(REWARDS)
+    overrides = [
+        f"explorer.reward=[{{use: exact_answer}}, {{use: '{tmp_path}/mine.py:{name}', name: mine}}]",
+        f"explorer.limits={{reward_deadline_s: {0.5 if name == 'asleep' else 10}}}",
+        "explorer.group_size=2",
+    ]
+    found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
+    told(found, *[said] * bool(said))
+    assert [one.loc for one in found] == [("explorer", "reward", 1)] * bool(said)
