@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from reprlib import repr as short
 from typing import TypedDict
 
+from explorers.capture.elements import MOST_ITEMS
 from explorers.capture.fields import NEUTRAL, check_value
 from explorers.capture.refused import Refused
 from rft_data.core.protocols import Sampling
@@ -17,9 +18,7 @@ from rft_data.core.text import shown
 
 CLIENTS_OWN = ("timeout", "extra_headers")
 """Arguments of a client's call that are no fields of its request, and change nothing of what is sampled."""
-MOST_MESSAGES = 1 << 14
-"""Messages of one request; each takes time to compare with those that are known."""
-_MOST_STOPS, _MOST_TOOLS = 64, 1024
+_MOST_STOPS = 64
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _CHECKED = (*_LIMITS, "stop", "temperature", "tool_choice", *CLIENTS_OWN)
 _KNOWN: Mapping[str, tuple[object, ...]] = {
@@ -79,10 +78,8 @@ def check_messages(messages: object) -> None:
     """Raises: Refused for what is no list of messages, or too long a one."""
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise Refused("messages", f"'messages' is {shown(short(messages))}; wanted a list of messages.")
-    if len(messages) > MOST_MESSAGES:
-        raise Refused(
-            "messages", f"'messages' has {len(messages)} messages; at most {MOST_MESSAGES} are taken."
-        )
+    if len(messages) > MOST_ITEMS:  # each takes time to compare with those that are known
+        raise Refused("messages", f"'messages' has {len(messages)} messages; at most {MOST_ITEMS} are taken.")
     for place, one in enumerate(messages):
         if not isinstance(one, Mapping):
             raise Refused(
@@ -137,9 +134,9 @@ def _stops(value: object) -> tuple[str, ...]:
 
 def _check_tools(tools: object, choice: object) -> None:
     """Raises: Refused for what is no list of functions, and for a choice that would be ignored."""
-    if not isinstance(tools, list | tuple) or len(tools) > _MOST_TOOLS:
+    if not isinstance(tools, list | tuple) or len(tools) > MOST_ITEMS:
         raise Refused(
-            "tools", f"'tools' is {shown(short(tools))}; wanted a list of at most {_MOST_TOOLS} functions."
+            "tools", f"'tools' is {shown(short(tools))}; wanted a list of at most {MOST_ITEMS} functions."
         )
     check_value("tool_choice", choice, ("auto",) if tools else ("auto", "none"))
     for place, tool in enumerate(tools):

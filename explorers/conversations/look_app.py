@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from explorers.capture import answers
 from explorers.capture.asgi import Receive, Scope, Send, read_body
+from explorers.capture.elements import check_elements
 from explorers.capture.refused import Refused
 from explorers.conversations.asked import CLIENTS_OWN
 from explorers.conversations.openai_look import OpenAILook
@@ -200,6 +201,7 @@ def request_object(raw: bytes) -> dict[str, object]:
 def _asked(raw: bytes) -> dict[str, object]:
     """Raises: RowError."""
     found = request_object(raw)
+    check_elements(found)
     for name in CLIENTS_OWN:
         if name in found:
             raise Refused(name, f"'{name}' is an argument of the client, and no field; leave it out.")

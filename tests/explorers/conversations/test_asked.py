@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 
+from explorers.capture.elements import MOST_ITEMS
 from explorers.capture.refused import Refused
-from explorers.conversations.asked import MOST_MESSAGES, check_messages, check_prompt, checked_limits
+from explorers.conversations.asked import check_messages, check_prompt, checked_limits
 from explorers.conversations.look_app import LookApp
 from explorers.conversations.openai_look import OpenAILook
 from rft_data.core.errors import ContextOverflow
@@ -85,7 +86,7 @@ def test_what_changes_nothing_is_taken() -> None:
         ("hello", "messages"),
         ([], "messages"),
         ([USER, 5], "messages[1]"),
-        ([USER] * (MOST_MESSAGES + 1), "messages"),
+        ([USER] * (MOST_ITEMS + 1), "messages"),
     ],
 )
 def test_messages_are_a_bounded_list_of_messages(messages: Any, field: str) -> None:
