@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.edge import Json, edge, show
+from rft_data.core.errors import RecipeError
 
 if TYPE_CHECKING:
     from rft_data.core.filters import Filter
@@ -31,15 +32,28 @@ def import_(
     taskset: Annotated[str | None, typer.Option(help="What to call the rows; else the file's name.")] = None,
     split: Annotated[str, typer.Option(help="Split of the tasks made: train or heldout.")] = "train",
     limit: Annotated[int | None, typer.Option(min=1, help="Read at most so many rows.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Column, or template, of the prompt, where no format fits.")
+    ] = None,
+    completion: Annotated[str | None, typer.Option(help="Column of the answer to it.")] = None,
+    chosen: Annotated[str | None, typer.Option(help="Column of a pair's better answer.")] = None,
+    rejected: Annotated[str | None, typer.Option(help="Column of a pair's worse answer.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column that says if the answer is desirable.")] = None,
     as_json: Json = False,
 ) -> None:
     """Store rows of a file or dataset; bad rows go to quarantine. Importing again stores nothing twice."""
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.exchange.formats import ready_import
+        from rft_data.recipe.import_columns import ImportColumns
         from rft_data.run.occupied import check_free
 
-        ready = ready_import(source, format=format_, taskset=taskset, split=split, limit=limit)
+        mapped = ImportColumns(prompt, completion, chosen, rejected, label).format()
+        if mapped is not None and format_ is not None:
+            raise RecipeError(
+                "--format says what the columns are, and other options name them; leave one out."
+            )
+        ready = ready_import(source, format=mapped or format_, taskset=taskset, split=split, limit=limit)
         check_free(uri)
         with Buffer(uri) as buffer:  # made only for a source that can be read
             report = ready.into(buffer)

@@ -40,7 +40,7 @@ def stored_import(section: Import, buffer: Buffer) -> ImportReport:
     return import_into(
         buffer,
         str(section.path) if section.source is None else opened_rows(section.source),
-        format=section.format,
+        format=section.columns.format() or section.format,
         taskset=section.taskset,
         split=section.split,
         limit=section.limit,

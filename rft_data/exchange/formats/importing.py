@@ -21,6 +21,12 @@ from rft_data.exchange.formats.registry import FORMATS, detect, shapes
 CHUNK_ROWS = 1000
 _DETECTED_FROM = 20
 """Rows whose columns decide the format."""
+MEND = (
+    "say which format it is (--format, in a recipe 'format'), or which columns are meant: --prompt COLUMN "
+    "--completion COLUMN, for pairs --prompt, --chosen and --rejected (in a recipe's import 'prompt: COLUMN' "
+    "and so on)"
+)
+"""What to do about columns that fit several formats, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ def import_into(
     buffer: Buffer,
     source: str | Path | Source,
     *,
-    format: str | None = None,
+    format: str | Format | None = None,
     taskset: str | None = None,
     split: str = Split.TRAIN,
     limit: int | None = None,
@@ -72,7 +78,7 @@ def import_into(
 def ready_import(
     source: str | Path | Source,
     *,
-    format: str | None = None,
+    format: str | Format | None = None,
     taskset: str | None = None,
     split: str = Split.TRAIN,
     limit: int | None = None,
@@ -82,7 +88,7 @@ def ready_import(
     Args:
         source: a file, a dataset folder (`path:split`), `hf://org/name:split@revision` or
             `modelscope://owner/name:split@revision`; or one that is open.
-        format: a name from FORMATS; None: detected from the columns of the first rows.
+        format: a name from FORMATS, or a format; None: detected from the columns of the first rows.
         taskset: taskset of the rows; None: the name of the file or dataset.
         split: split of the tasks, `train` or `heldout`.
         limit: rows read at most.
@@ -119,7 +125,7 @@ def _chunks(rows: Iterator[Found]) -> Iterator[list[Found]]:
         yield chunk
 
 
-def _format(name: str | None, head: Sequence[Found], opened: Source) -> Format:
+def _format(name: str | Format | None, head: Sequence[Found], opened: Source) -> Format:
     if not head:
         raise RowError(f"{opened.name} holds no rows; there is nothing to import.")
     if name is None:
@@ -128,7 +134,9 @@ def _format(name: str | None, head: Sequence[Found], opened: Source) -> Format:
             raise RowError(
                 f"{head[0].place}: {head[0].reason}; none of the first {len(head)} rows can be read."
             )
-        return detect(good[:_DETECTED_FROM], opened.name)
+        return detect(good[:_DETECTED_FROM], opened.name, mend=MEND)
+    if isinstance(name, Format):
+        return name
     chosen: Format = lookup(name, FORMATS, "format")
     if chosen.read is None:
         raise RecipeError(f"format '{name}' is only written; to read such a file, one of:\n{shapes(FORMATS)}")

@@ -99,15 +99,18 @@ def _fields(taskset: Tree, use: object) -> Iterator[tuple[str, str]]:
         given = {"answer": "answer", **given}
     for key in (*_COLUMNS, *_TEXTS):
         text = given.get(key)
-        if isinstance(text, str) and is_template(text):
-            try:
-                yield from ((key, field) for field in template_fields(text))
-            except RftError:
-                continue  # the check of the section says so
-        elif isinstance(text, str) and key in _COLUMNS:
-            yield key, text
+        if isinstance(text, str) and (is_template(text) or key in _COLUMNS):
+            yield from ((key, field) for field in column_names(text))
     kept = given.get("metadata")
     yield from (("metadata", one) for one in (kept if isinstance(kept, list) else []) if isinstance(one, str))
+
+
+def column_names(text: str) -> list[str]:
+    """The columns of a template, or the one that a text names; none for a broken template, told elsewhere."""
+    try:
+        return template_fields(text) if is_template(text) else [text]
+    except RftError:
+        return []
 
 
 def has_column(row: Mapping[str, object], field: str) -> bool:

@@ -8,9 +8,11 @@ from pathlib import Path
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
 from rft_data.exchange.formats.registry import detect
+from rft_data.recipe.import_columns import WANTED
 from rft_data.recipe.preflight.columns import (
     RECOGNISED_FROM,
     SLOW,
+    column_names,
     condition_problems,
     first_rows,
     has_column,
@@ -19,6 +21,9 @@ from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.section import Loc
 
+_PARTS = ("prompt", "completion", "chosen", "rejected", "label")
+"""Keys of an import that name columns."""
+_MEND = f"name it with 'format', or name the columns: {WANTED}"
 Rows = Sequence[Mapping[str, object]]
 
 
@@ -34,9 +39,13 @@ def row_problems(tree: Tree) -> Iterator[Problem]:
         if wrong:
             yield Problem(place, wrong)
         yield from condition_problems(loc, entry, rows)
-        if rows and entry.get("format") is None:
+        named_parts = [(part, one) for part in _PARTS if isinstance(one := entry.get(part), str)]
+        if rows and named_parts:
+            named_columns = [((*loc, part), one) for part, text in named_parts for one in column_names(text)]
+            yield from _absent(named_columns, rows, str(path))
+        elif rows and entry.get("format") is None:
             try:
-                detect(rows[:RECOGNISED_FROM], str(path), mend="name it with 'format'")
+                detect(rows[:RECOGNISED_FROM], str(path), mend=_MEND)
             except RftError as err:
                 yield Problem(place, str(err))
     for loc, entry in entries(tree, "rollouts"):
@@ -60,10 +69,14 @@ def _read(path: object, use: str) -> tuple[Rows, str] | None:
 
 
 def _lacking(loc: Loc, entry: Tree, rows: Rows, path: str) -> Iterator[Problem]:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     named: list[tuple[Loc, object]] = [((*loc, "prompt"), entry.get("prompt", "question"))]
     for place, one in entries(entry, "completions"):
         named += [((*loc, *place, key), one.get(key)) for key in ("text", "label")]
+    yield from _absent(named, rows, path)
+
+
+def _absent(named: Sequence[tuple[Loc, object]], rows: Rows, path: str) -> Iterator[Problem]:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     for at, field in named:
         if rows and isinstance(field, str) and not any(has_column(row, field) for row in rows):
             hint = suggest(field, columns)
