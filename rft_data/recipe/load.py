@@ -74,7 +74,7 @@ def check_text(path: Path) -> Recipe:
     Raises: what `load_recipe` raises.
     """
     checks = [broken_rules, argument_problems, trl_problems]
-    return _checked(read_layers(path), CHECK_ONLY, checks, stored_folders=[])
+    return _checked(read_layers(path), CHECK_ONLY, checks, stored_folders=[], foreign=True)
 
 
 def load_run_recipe(
@@ -181,10 +181,12 @@ def _checked(
     context: Mapping[str, bool] | None = None,
     checks: Sequence[Check] = (),
     stored_folders: Sequence[Path] | None = None,
+    *,
+    foreign: bool = False,
 ) -> Recipe:
     """The recipe in a tree; every problem in one RecipeError."""
     _check_version(written)
-    found = filled(written, stored_folders)
+    found = filled(written, stored_folders, foreign=foreign)
     data, problems = found.tree, list(found.problems)
     mode = data.get("mode")
     if not isinstance(mode, str) or mode not in MODES:

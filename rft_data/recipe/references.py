@@ -18,6 +18,7 @@ from rft_data.recipe.layers import Written
 from rft_data.recipe.leaves import dotted, leaves
 from rft_data.recipe.paths import folders_beside, found_path, search_order
 from rft_data.recipe.preflight.problem import Problem
+from rft_data.recipe.public_keys import is_public
 from rft_data.recipe.section import Loc
 from rft_data.recipe.yaml_text import MAX_DEPTH, parse_yaml
 
@@ -43,20 +44,22 @@ class Filled:
     """Values that the environment had a part in, as references to it: what is stored in their place."""
 
 
-def filled(written: Written, stored: Sequence[Path] | None = None) -> Filled:
+def filled(written: Written, stored: Sequence[Path] | None = None, *, foreign: bool = False) -> Filled:
     """Fill in the references of a recipe, and find the files that it names.
 
     Args: stored: of a recipe that a run stored, the folders of its files; its paths are from the working
-        directory. None: paths are seen from the file that wrote them too.
+        directory. None: paths are seen from the file that wrote them too. foreign: somebody else wrote it, to
+        whom no value of the environment is shown; else those are shown that stand at keys of paths and ids.
     """
-    filler = _Filler(written, stored)
+    filler = _Filler(written, stored, foreign=foreign)
     filler.out.tree = filler.fill(written.tree, ())
     return filler.out
 
 
 class _Filler:
-    def __init__(self, written: Written, stored: Sequence[Path] | None) -> None:
+    def __init__(self, written: Written, stored: Sequence[Path] | None, *, foreign: bool) -> None:
         self._written = written
+        self._foreign = foreign
         self._stored = stored
         self._inside: list[str] = []
         """The keys that are being filled in, each referred to by the one before."""
@@ -104,7 +107,10 @@ class _Filler:
 
     def _text(self, text: str, loc: Loc) -> object:
         """A text without references to keys."""
-        found = _ENV.sub(self._variable, text)
+        found = _ENV.sub(_variable, text)
+        if self._foreign or not is_public(loc, found):
+            names = {one[1] for one in _ENV.finditer(text)}
+            hide({f"${{env:{name}}}": os.environ[name] for name in names if name in os.environ})
         if begun := _BEGUN.search(_ENV.sub("", text)):
             raise _Refused(
                 f"'{begun[0]}' is no reference; write ${{ref:key.path}}, ${{env:NAME}} or "
@@ -165,16 +171,6 @@ class _Filler:
                 f"the references of {self._written.origins.file} stand for more than {_MAX_VALUES} values."
             )
 
-    def _variable(self, match: re.Match[str]) -> str:
-        name, default = match.groups()
-        if name in os.environ:
-            hide({f"${{env:{name}}}": os.environ[name]})
-        elif default is None:
-            raise _Refused(
-                f"environment variable {name} is not set; set it, or write ${{env:{name}:-default}}"
-            )
-        return os.environ.get(name, default or "")
-
     def _path(self, value: str, key: Loc, loc: Loc) -> str:
         """A text, as a path if it is one.
 
@@ -191,6 +187,13 @@ class _Filler:
             loc = (*target, *loc[len(at) :])
         origins = self._written.origins
         return search_order(path, folders_beside(origins.find(loc).file or origins.file))
+
+
+def _variable(match: re.Match[str]) -> str:
+    name, default = match.groups()
+    if name not in os.environ and default is None:
+        raise _Refused(f"environment variable {name} is not set; set it, or write ${{env:{name}:-default}}")
+    return os.environ.get(name, default or "")
 
 
 def _as_yaml(value: str) -> object:

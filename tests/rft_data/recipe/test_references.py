@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from rft_data.core import masking
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import OWN_CODE
+from rft_data.core.masking import masked
 from rft_data.recipe.layers import read_layers
 from rft_data.recipe.load import OWN_CODE_FILE, load_recipe, load_run, validate_recipe
 from rft_data.recipe.references import Filled, filled
@@ -180,3 +182,34 @@ def test_a_stored_recipe_finds_what_the_environment_names_where_it_was_found_bef
     again: Any = load_run(folder)
     assert again.tasks[0].source.path == "project/in/rows.jsonl"
     assert again.saved() == saved, "it is stored as a reference"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "shown"),
+    [
+        ("model: {path: '${env:RFT_GIVEN}'}", "./nothere", True),
+        ("model: {path: '${env:RFT_GIVEN:-none}'}", "Qwen/Qwen2.5-7B", True),
+        ("tasks: [{source: {use: file, path: '${env:RFT_GIVEN}/train.jsonl'}}]", "hf://org/data@main", True),
+        ("models: [one, '${env:RFT_GIVEN}']", "checkpoints/last", True),
+        ("run_dir: 'runs/${env:RFT_GIVEN}'", "tuesday", True),
+        ("explorer: {reward: [{use: '${env:RFT_GIVEN}'}]}", "./nothere.py:score", True),
+        ("explorer: {reward: [{use: '${env:RFT_GIVEN}'}]}", "a-secret-of-mine", False),
+        ("explorer: {reward: [{use: x, args: {key: '${env:RFT_GIVEN}'}}]}", "a-secret-of-mine", False),
+        ("explorer: {workflow: {use: served, args: {token: '${env:RFT_GIVEN}'}}}", "a-secret-of-mine", False),
+        ("run_dir: ${ref:name}\nname: '${env:RFT_GIVEN}'", "a-secret-of-mine", False),
+        ("model: {path: '${env:RFT_GIVEN}'}\nname: 'a ${env:RFT_GIVEN}'", "a-secret-of-mine", False),
+        ("buffer: {uri: '${env:RFT_GIVEN}'}", "runs/one/buffer", True),
+        ("buffer: {uri: 's3://${env:RFT_GIVEN}@host/a'}", "user:a-secret-of-mine", False),
+        ("buffer: {uri: 's3://host/a?key=${env:RFT_GIVEN}'}", "a-secret-of-mine", False),
+    ],
+)
+def test_paths_and_ids_from_the_environment_are_shown_and_all_else_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, value: str, shown: bool
+) -> None:
+    for name, empty in (("_values", {}), ("_hidden", {}), ("_pattern", None)):
+        monkeypatch.setattr(masking, name, empty)
+    monkeypatch.setenv("RFT_GIVEN", value)
+    fill(tmp_path, text)
+    assert masked(f"found {value}") == (f"found {value}" if shown else "found ${env:RFT_GIVEN}")
+    filled(read_layers(tmp_path / "r.yaml"), foreign=True)
+    assert masked(f"found {value}") == "found ${env:RFT_GIVEN}"
