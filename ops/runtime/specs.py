@@ -86,7 +86,8 @@ def parse(operators: OperatorList, name: str, *, allow_unsafe: bool) -> tuple[Sp
                 f"{where}.{operator}.{key}: with this value the operator {does}; {_WANTED}"
                 for key, does in unsafe_arguments(operator, spec.args)
             )
-        invalid.extend(f"{where}.{operator}{mistake}" for mistake in _argument_mistakes(kind, spec.args))
+        mistakes = _argument_mistakes(kind, spec)
+        invalid.extend(f"{where}.{operator}{mistake}" for mistake in mistakes)
         specs.append(spec)
     if invalid or unknown:
         error = RecipeError if invalid else UnknownComponentError
@@ -130,13 +131,14 @@ _UNSAFE = (
 _WANTED = "set allow_unsafe_ops: true if you want it to"
 
 
-def _argument_mistakes(operator: type, args: Mapping[str, Any]) -> Iterator[str]:
+def _argument_mistakes(operator: type, spec: Spec) -> Iterator[str]:
     accepted, required = _arguments(operator)
-    for missing in sorted(required - args.keys()):
+    for missing in sorted(required - spec.args.keys()):
         yield f": argument '{missing}' is missing"
-    for key, value in args.items():
+    for key, value in spec.args.items():
         if key not in accepted:
-            yield f".{key}: unknown argument;{suggest(str(key), accepted)}"
+            near = suggest(str(key), accepted) or f" those that it takes: rft ops show {spec.name}"
+            yield f".{key}: unknown argument;{near}"
         elif key == "skip_op_error" and value:
             yield ".skip_op_error: must not be true: a failing row would be lost without a reason"
         elif mistake := _type_mistake(value, accepted[key]):

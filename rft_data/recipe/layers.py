@@ -15,6 +15,7 @@ from typing import Any
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import suggest
 from rft_data.recipe.invalid import invalid_at
+from rft_data.recipe.leaves import dotted
 from rft_data.recipe.operator_lists import name_operators
 from rft_data.recipe.origins import COMMAND_LINE, Origin, Origins
 from rft_data.recipe.preflight.problem import Problem
@@ -197,7 +198,7 @@ class _Layers:
         try:
             node[loc[-1]] = parsed
         except (IndexError, TypeError) as err:
-            raise _nowhere(text) from err
+            raise _nowhere(text, loc[:-1], node) from err
         self.origins.forget(loc)
         self.origins.note(loc, COMMAND_LINE)
 
@@ -218,22 +219,32 @@ class _Layers:
                 node, loc = node[part], (*loc, part)
             last = int(parts[-1]) if isinstance(node, list) else parts[-1]
         except (IndexError, KeyError, TypeError, ValueError) as err:
-            raise _nowhere(text) from err
+            raise _nowhere(text, loc, node) from err
         return node, (*loc, last)
 
     def _error(self, loc: Loc, at: Origin, message: str) -> RecipeError:
         return invalid_at(self.origins, at, Problem(loc, message))
 
 
-def _nowhere(text: str) -> RecipeError:
-    key = text.removeprefix(_DELETES).partition("=")[0]
-    return RecipeError(f"override {text!r}: there is no '{key}' in the recipe to set.")
+def _nowhere(text: str, loc: Loc, node: Any) -> RecipeError:
+    """An override of a place that is not there. Args: loc: how far it leads; node: what is there."""
+    key, verb = text.removeprefix(_DELETES).partition("=")[0], "delete" if text[0] == _DELETES else "set"
+    inside = dotted(loc) or "the recipe"
+    if isinstance(node, list):
+        has = f"'{inside}' has {len(node)} entries, from 0"
+    elif isinstance(node, dict):
+        has = f"{inside} has {', '.join(map(str, node)) or 'no keys'}"
+    else:
+        has = f"'{inside}' is no map and no list"
+    return RecipeError(f"override {text!r}: there is no '{key}' in the recipe to {verb}; {has}.")
 
 
 def _parsed(path: Path) -> Any:
     """A file's map, with its lines."""
     if not path.is_file():
-        raise MissingFileError(f"there is no recipe at {path}; the shipped ones: rft recipe list.")
+        shipped = [one.name for one in shipped_recipes()] if len(path.parts) == 1 else []
+        near = suggest(path.name, [*shipped, *(one.name for one in path.parent.glob("*.yaml"))])
+        raise MissingFileError(f"there is no recipe at {path};{near} the shipped ones: rft recipe list.")
     if path.stat().st_size > _MAX_BYTES:
         raise RecipeError(f"{path} has {path.stat().st_size} bytes; a recipe has at most {_MAX_BYTES}.")
     try:
@@ -242,7 +253,8 @@ def _parsed(path: Path) -> Any:
         raise RecipeError(f"{path} is not valid YAML: {err}") from err
     tree = _tree(text, str(path))
     if not isinstance(tree, dict):
-        found = "is empty" if tree is None else f"holds {type(tree).__name__}, not a map of sections"
+        kind = "a list" if isinstance(tree, list) else "one value"
+        found = "is empty" if tree is None else f"holds {kind}, not a map of sections"
         raise RecipeError(
             f"{path} {found}; a recipe begins with the keys recipe, name and mode: start from one of the "
             "folder 'recipes'."

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
-from rft_data.core.lookup import own_code_from
+from rft_data.core.lookup import own_code_from, suggest
 from rft_data.core.scratch import on_store, working_folder
 from rft_data.core.version import __version__
 from rft_data.recipe.extending import Length, run_length, with_length
@@ -190,8 +190,13 @@ def _checked(
     data, problems = found.tree, list(found.problems)
     mode = data.get("mode")
     if not isinstance(mode, str) or mode not in MODES:
-        problems.append(Problem(("mode",), f"found {mode!r}; one of {', '.join(MODES)} is needed"))
-        raise invalid(written.origins, problems)
+        near = suggest(str(mode), MODES)
+        hint = f";{near}" if near else ""
+        problems.append(Problem(("mode",), f"found {mode!r}; one of {', '.join(MODES)} is needed{hint}"))
+        if not near:
+            raise invalid(written.origins, problems)
+        mode = next(one for one in MODES if f"'{one}'" in near)  # what the rest is meant for
+        data = {**data, "mode": mode}
     problems += [problem for check in checks for problem in check(data)]
     try:
         recipe = MODES[mode].model_validate(data, context=context)

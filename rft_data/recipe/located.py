@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -36,9 +37,20 @@ def located(tree: object, written: object, model: type[BaseModel], problem: Erro
         message = _missing(model, loc)
     elif kind in _NO_SECTION:
         message = _no_section(written, model, loc)
+    elif not loc and kind == "value_error":
+        loc = _named_first(tree, message)
     elif message.startswith("Input should "):
         message = f"{_found(written, loc)}{message.removeprefix('Input ')}"
     return Problem(loc, message)
+
+
+def _named_first(tree: object, message: str) -> Loc:
+    """The place that a message about a whole recipe begins with: `stage 1 ...`, `'buffer.uri' ...`."""
+    if stage := re.match(r"stage (\d+) ", message):
+        return ("stages", int(stage[1]))
+    key = re.match(r"'([a-z_]+(?:\.[a-z_]+)*)' ", message)
+    loc = tuple(key[1].split(".")) if key else ()
+    return loc if _at(tree, loc) is not _NOTHING else ()
 
 
 def _refused(tree: object, loc: Loc) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -106,10 +107,17 @@ class _Problems:
         try:
             return check()
         except (RftError, OSError) as err:
-            message = str(err).removeprefix(f"{dotted(loc)}: ")
-            if message not in {one.message for one in self.list}:
-                self.list.append(Problem(loc, message))
+            known = {one.message for one in self.list}
+            self.list += [one for one in _apart(loc, str(err)) if one.message not in known]
             return None
+
+
+def _apart(loc: Loc, text: str) -> list[Problem]:
+    """What a check says, without the key; of a list of operators each mistake at its entry."""
+    of_entries = re.findall(rf"^ *{loc[-1]}\[(\d+)\][:.] ?(.*)$", text, re.MULTILINE) if loc else []
+    if of_entries:
+        return [Problem((*loc, int(number)), said) for number, said in of_entries]
+    return [Problem(loc, text.removeprefix(f"{dotted(loc)}: "))]
 
 
 def _part_checks(recipe: Recipe) -> Iterator[tuple[Loc, Callable[[], object]]]:

@@ -169,6 +169,10 @@ def test_operator_of_ones_own_is_named_by_its_file(own_file, experiences):
     assert out["verdict"].to_pylist() == ["kept", "dropped"]
     with pytest.raises(RecipeError, match=r"BrevityFilter\.longst: unknown argument; did you mean 'longest'"):
         build({own_file: {"longst": 4}})
+    with pytest.raises(
+        RecipeError, match=r"x: unknown argument; those that it takes: rft ops show .*Brevity"
+    ):
+        build({own_file: {"x": 4}})
     with pytest.raises(UnknownComponentError, match="'math:pi' is no operator of Data-Juicer's registry"):
         build({"math:pi": {}})
 

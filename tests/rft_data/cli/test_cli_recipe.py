@@ -36,7 +36,8 @@ def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
     wrong = rft("recipe", "validate", "quickstrat")
     assert (wrong.exit_code, wrong.stderr) == (
         2,
-        "error: there is no recipe at quickstrat; the shipped ones: rft recipe list.\n"
+        "error: there is no recipe at quickstrat; did you mean 'quickstart'? the shipped ones: rft recipe "
+        "list.\n"
         "help: rft help missing-file (docs/troubleshooting.md#missing-file)\n",
     )
 

@@ -73,7 +73,15 @@ def test_a_tilde_deletes_a_key_and_an_entry(folder: Path) -> None:
         ("~seed: 3\n", "", r"over\.yaml:2:1 .*'~seed' deletes a key and takes no value; found 3"),
         ("", "~explorer.rewrd", r"command line explorer\.rewrd: .*did you mean 'reward'"),
         ("", "~stages.9", r"command line stages\.9: there is nothing to delete"),
-        ("", "~explorer.x.y", r"override '~explorer\.x\.y': there is no 'explorer\.x\.y'"),
+        (
+            "",
+            "~explorer.x.y",
+            r"'~explorer\.x\.y': there is no .* to delete; explorer has max_tokens, reward",
+        ),
+        ("", "stages.9.steps=3", r"there is no 'stages\.9\.steps' .* to set; 'stages' has 2 entries, from 0"),
+        ("", "seed.x=3", r"there is no 'seed\.x' in the recipe to set; 'seed' is no map and no list"),
+        ("", "ovr.yaml", "there is no recipe at ovr.yaml"),
+        ("", "quikstart.yaml", "there is no recipe at quikstart.yaml; did you mean 'quickstart'"),
         ("", "nowhere.yaml", "there is no recipe at nowhere.yaml"),
     ],
 )

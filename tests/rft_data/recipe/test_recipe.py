@@ -165,8 +165,10 @@ def test_a_mistake_of_a_stage_has_the_stage_as_its_place_and_brings_no_other(tmp
         (
             "mode: online",
             "mode: onlin",
-            "3:1 mode: found 'onlin'; one of online, explore, train, offline, eval, data is needed",
+            "3:1 mode: found 'onlin'; one of online, explore, .*, data is needed; did you mean 'online'",
         ),
+        ("mode: online", "mode: onlin\nsede: 1", r"4:1 sede: unknown key; did you mean 'seed'"),
+        ("mode: online", "mode: nothing at all\nsede: 1", r"eval, data is needed$"),
         (
             "recipe: 1",
             "recipe: 2",
@@ -230,6 +232,12 @@ def test_sft_stage_needs_experts_and_the_exploring_stage_comes_last(tmp_path: Pa
         load_recipe(write(tmp_path, GOOD), ["stages.0={algorithm: sft}"])
 
 
+def test_a_mistake_about_a_stage_is_at_the_stage(tmp_path: Path) -> None:
+    text = "recipe: 1\nname: x\nmode: offline\nrun_dir: r\nbuffer: {uri: b}\nmodel: {path: m}\n"
+    with pytest.raises(RecipeError, match=r"7:10 stages\.0: stage 0 \('sft'\) needs 'data'"):
+        load_recipe(write(tmp_path, f"{text}stages: [{{algorithm: sft}}]\n"))
+
+
 def test_overrides_reach_into_maps_and_lists(tmp_path: Path) -> None:
     recipe = load_recipe(
         write(tmp_path, GOOD), ["seed=7", "stages.0.trl.beta=0.1", "explorer.engine.use=vllm", "sync.every=1"]
@@ -291,7 +299,7 @@ def doubled(levels: int) -> str:
         ("- " * 5000, "more than 64 lists and maps"),
         ("a: [" + "x," * 30_000, "more than 20000 values"),
         ("a: &a 1\na: *a", "found duplicate key"),
-        ("- 1", "holds CommentedSeq, not a map"),
+        ("- 1", "holds a list, not a map"),
         ("", "is empty; a recipe begins with"),
     ],
     ids=range(11),

@@ -59,7 +59,7 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
     told(
         found,
         "stages.0: trl: SFTConfig refuses",
-        "reward_variance_filter",
+        "experience_ops: operator 'reward_variance_filter' does not accept",
         "of the first 3 prompts have more than 4",
         "its attention heads are 16 wide, and vLLM has on a CPU those of 32, 64",
     )
@@ -286,3 +286,11 @@ def test_own_rewards_are_called_once(tmp_path: Path, name: str, said: str) -> No
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
     told(found, *[said] * bool(said))
     assert [one.loc for one in found] == [("explorer", "reward", 1)] * bool(said)
+
+
+@pytest.mark.slow
+def test_a_mistake_in_a_list_of_operators_is_at_its_entry(tmp_path: Path) -> None:
+    overrides = ["experience_ops=[{grpo_advantage_mapper: {}}, {reward_variance_filter: {nope: 1}}]"]
+    [found] = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
+    assert found.loc == ("experience_ops", 1)
+    assert found.message.startswith("reward_variance_filter.nope: unknown argument; ")
