@@ -31,6 +31,7 @@ from explorers.workflows.rollouts import Rollouts
 from rft_data.core.lookup import need
 from rft_data.core.protocols import BufferClient, Sampling, Workflow
 from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
+from rft_data.core.vocabulary import with_tokens
 from rft_data.placement.hub.node_files import node_files
 
 if TYPE_CHECKING:
@@ -192,5 +193,9 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, object]) -> Explor
 
 
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder. Raises: MissingExtraError without transformers."""
-    return need("transformers", "train", "the tokenizer of a model").AutoTokenizer.from_pretrained(model)
+    """The tokenizer of a model folder.
+
+    Raises: MissingExtraError without transformers; RecipeError when it has no tokens but special ones.
+    """
+    transformers = need("transformers", "train", "the tokenizer of a model")
+    return with_tokens(transformers.AutoTokenizer.from_pretrained(model), model)

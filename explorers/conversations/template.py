@@ -61,6 +61,14 @@ class ChatTemplate:
         """
         return self.ids(self.text(messages, tools, opened=True))
 
+    def need_tools(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]]) -> None:
+        """Raises: RowError when the template has no place for the tools that a task offers."""
+        if self.text(messages, tools, opened=True) == self.text(messages, None, opened=True):
+            raise RowError(
+                "the task offers tools, and the model's chat template has no place for them; take a model "
+                "whose template renders tools, or leave out 'tools' of the taskset."
+            )
+
     def between(
         self,
         last: Message,

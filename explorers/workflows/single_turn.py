@@ -16,7 +16,6 @@ from explorers.conversations.template import ChatTemplate, no_template, template
 from explorers.engines.images import shown
 from explorers.rewards.scoring import Rewards
 from rft_data.core.canonical import content_id
-from rft_data.core.errors import RowError
 from rft_data.core.images import PROCESSOR, for_template, image_ids
 from rft_data.core.protocols import Completion, Engine, RolloutContext
 from rft_data.core.rows import Experience, Message, Task, VersionSpan
@@ -138,11 +137,7 @@ class SingleTurn:
         """The chat template, which shows tools. Raises: RowError when it has no place for them."""
         if self._chat is None:
             self._chat = ChatTemplate(tokenizer, self._chat_arguments)
-        if self._chat.text(messages, tools, opened=True) == self._chat.text(messages, None, opened=True):
-            raise RowError(
-                "the task offers tools, and the model's chat template has no place for them; take a model "
-                "whose template renders tools, or leave out 'tools' of the taskset."
-            )
+        self._chat.need_tools(messages, tools)
         return self._chat
 
     async def _answered(

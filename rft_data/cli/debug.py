@@ -77,6 +77,7 @@ def task(
         from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process
         from rft_data.run.debug.chosen import explored, one_of, recipe_tasks, recipe_tokenizer, seen
+        from rft_data.run.image_checks import check_recipe_images
 
         prepare_process()
         loaded = explored(load_recipe(recipe, overrides or []))
@@ -86,6 +87,7 @@ def task(
 
         def answer(line: str | None) -> None:
             found = one_of(tasks, line)
+            check_recipe_images([found], loaded)
             prompt = seen(loaded, tokenizer, found)
             value = {"task_id": found.task_id, **asdict(found), "prompt": asdict(prompt)}
             show(value, task_text(found, prompt), as_json=as_json)

@@ -29,6 +29,8 @@ def task_text(task: Task, prompt: Prompt) -> str:
     }
     lines = [*_facts(facts), "", "messages:"]
     lines += [f"  {one['role']}: {escaped(str(one['content']))}" for one in prompt.messages]
+    if prompt.tools:
+        lines += ["", "tools:", *(f"  {escaped(json.dumps(one))}" for one in prompt.tools)]
     if not prompt.ids:
         return "\n".join([*lines, "", "the endpoint gets these messages, and renders them itself"])
     return "\n".join([*lines, "", rendered_text(prompt.text, prompt.ids)])

@@ -88,7 +88,8 @@ def _payload_id(part: Mapping[str, Any]) -> str:
     found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise RowError(
-            f"a message shows an image that is no stored payload ({str(value)[:60]!r}); store its bytes with "
+            f"a message shows an image that is no stored payload ({str(value)[:60]!r}); put it into a "
+            "column of the row and write 'images: COLUMN' in the taskset, or store its bytes with "
             "Buffer.add_payload and name it as 'payload:ID'."
         )
     return found[1]

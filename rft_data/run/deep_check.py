@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from explorers.role import load_tokenizer
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.rows import Task
@@ -32,6 +33,7 @@ from rft_data.run import build, checks
 from rft_data.run.data_check.imported import check_imports
 from rft_data.run.debug.chosen import seen
 from rft_data.run.hub_reach import hub_asked_once
+from rft_data.run.image_checks import check_recipe_images
 from rft_data.run.outlook.hub_models import config_head_size
 from rft_data.run.outlook.model_size import played_models
 from rft_data.run.reward_check import check_own_reward
@@ -85,8 +87,15 @@ def _check_play(recipe: ExplorerRecipe, tasks: list[Task], found: _Problems) -> 
     found.attempt(("explorer", "workflow"), partial(check_workflow, section, section.workflow, tokenizer))
     for name, one in section.workflows.items():
         found.attempt(("explorer", "workflows", name), partial(check_workflow, section, one, tokenizer))
-    if tokenizer is not None:
+    images = found.attempt(("tasks",), partial(_images_are_taken, recipe, tasks))
+    if tokenizer is not None and images:
         found.attempt((), partial(_check_prompts, recipe, tokenizer, tasks))
+
+
+def _images_are_taken(recipe: ExplorerRecipe, tasks: list[Task]) -> bool:
+    """True. Raises: RecipeError, RowError for images that model or engine would not be shown."""
+    check_recipe_images(tasks, recipe)
+    return True
 
 
 def _import_problems(recipe: RunRecipe) -> Iterator[str]:
@@ -209,10 +218,10 @@ def _check_prompts(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase, t
 
 
 def _tokenizer(model: str) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return load_tokenizer(model)
+    except RftError:
+        raise
     except (OSError, ValueError) as err:
         first = str(err).strip().partition("\n")[0]
         raise RecipeError(f"model.path: the tokenizer of '{model}' cannot be loaded: {first}") from err

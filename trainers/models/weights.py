@@ -23,6 +23,7 @@ from rft_data.core.absent import absent
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.files import read_manifest
 from rft_data.core.model_folder import PROCESSOR_FILES, takes_images
+from rft_data.core.vocabulary import with_tokens
 from rft_data.weights.adapter import ADAPTER_FILE, adapter_in, check_base, merged
 from rft_data.weights.probe import Probe
 from trainers.models.options import loading_options
@@ -60,10 +61,10 @@ def load_model(model_path: Path, **kwargs: object) -> PreTrainedModel:
 def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
     """The tokenizer in `model_path`.
 
-    Raises: MissingFileError when there is no such folder.
+    Raises: MissingFileError when there is no such folder; RecipeError when it has no tokens but special ones.
     """
     _require_folder(model_path)
-    return AutoTokenizer.from_pretrained(model_path)
+    return with_tokens(AutoTokenizer.from_pretrained(model_path), model_path)
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:

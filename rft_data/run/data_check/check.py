@@ -21,7 +21,7 @@ from rft_data.recipe.recipe import Recipe, TasksRecipe
 from rft_data.recipe.task_sources import AnyTable, StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build
-from rft_data.run.data_check.columns import columns_in, possible_prompts
+from rft_data.run.data_check.columns import columns_in, kept_unseen, possible_prompts
 from rft_data.run.data_check.imported import check_imports, named_import
 from rft_data.run.data_check.prompts import PromptView
 from rft_data.run.data_check.report import DataReport, TasksetReport
@@ -147,6 +147,7 @@ def _read(
     report.duplicates = len(tasks) - len(distinct)
     report.heldout = sum(task.split == Split.HELDOUT for task in distinct)
     report.answers = sum(task.answer is not None for task in distinct)
+    report.warnings += kept_unseen(section, distinct)
     report.same_prompt = len(distinct) - len({_asked(task) for task in distinct})
     if not tasks:
         report.problems.append(
@@ -212,8 +213,7 @@ def _judged(
         if not tasks:
             continue
         found.leaked = sum(task.split == Split.TRAIN and _asked(task) in barred for task in tasks)
-        found.lengths = view.lengths(tasks)
-        found.examples = [view.example(task) for task in tasks[:_SHOWN]]
+        view.show(tasks, _SHOWN, found)
         found.problems += reward_problems(recipe, tasks)
         _judge(found)
     return report

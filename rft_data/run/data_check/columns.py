@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rft_data.core.rows import Task
+from rft_data.recipe.task_sources import StoredTasks
+from rft_data.recipe.tasksets import Taskset
 from rft_data.run.data_check.report import Column
 
 _KINDS: Mapping[type, str] = {
@@ -15,6 +18,8 @@ _KINDS: Mapping[type, str] = {
     dict: "map",
 }
 MESSAGES = "messages"
+_SHOWN = ("images", "tools")
+"""Keys of a taskset that show a column to the model; such columns are called the same."""
 
 
 def columns_in(rows: Sequence[Mapping[str, object]]) -> list[Column]:
@@ -35,6 +40,20 @@ def columns_in(rows: Sequence[Mapping[str, object]]) -> list[Column]:
 def possible_prompts(columns: Sequence[Column]) -> list[str]:
     """The columns that hold text or messages."""
     return [one.name for one in columns if one.kind in ("text", MESSAGES)]
+
+
+def kept_unseen(section: Taskset, tasks: Sequence[Task]) -> list[str]:
+    """What to write for columns of images and tools that tasks keep in metadata, though nobody said so."""
+    if isinstance(section.source, StoredTasks):
+        return []
+    return [
+        f"column '{name}' is kept in metadata and not shown to the model; write {name}: {name} in the "
+        "taskset to have it shown, or say with 'metadata' which columns are kept"
+        for name in _SHOWN
+        if getattr(section, name) is None
+        and name not in (section.metadata or ())
+        and any(task.metadata.get(name) for task in tasks)
+    ]
 
 
 def _kind(value: object) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from rft_data.core.chat import message_text
-from rft_data.core.errors import RftError
+from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.rows import Task
 from rft_data.recipe.recipe import Recipe
-from rft_data.run.data_check.report import Example, Lengths
+from rft_data.run.data_check.report import Example, Lengths, TasksetReport
 from rft_data.run.debug.chosen import explored, recipe_tokenizer, seen
+from rft_data.run.image_checks import check_recipe_images, first_with_images
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,12 +48,27 @@ class PromptView:
             return cls()
         return cls(recipe, tokenizer)
 
+    def show(self, tasks: Sequence[Task], shown: int, report: TasksetReport) -> None:
+        """Put lengths and the first examples of a taskset into its report, and why the model gets none."""
+        view = self
+        try:
+            if self.recipe is None:
+                first_with_images(tasks)
+            else:
+                check_recipe_images(tasks, self.recipe)
+            report.lengths = self.lengths(tasks)
+        except (RecipeError, RowError) as err:
+            (report.warnings if self.recipe is None else report.problems).append(str(err))
+            view = PromptView()
+            report.lengths = view.lengths(tasks)
+        report.examples = [view.example(task) for task in tasks[:shown]]
+
     def example(self, task: Task) -> Example:
         """One task, shown."""
         if self.recipe is None:
-            return Example(_plain(task.messages), None, task.answer, list(task.metadata))
+            return Example(_plain(task.messages, task.tools), None, task.answer, list(task.metadata))
         prompt = seen(self.recipe, self.tokenizer, task)
-        text = prompt.text or _plain(prompt.messages)
+        text = prompt.text or _plain(prompt.messages, prompt.tools)
         return Example(text, len(prompt.ids) or None, task.answer, list(task.metadata))
 
     def lengths(self, tasks: Sequence[Task]) -> Lengths:
@@ -82,5 +98,23 @@ def measured(unit: str, sizes: Sequence[int], room: int | None) -> Lengths:
     return Lengths(unit, len(sizes), p50, p90, p99, max(sizes), room, too_long)
 
 
-def _plain(messages: Sequence[Message]) -> str:
-    return "\n".join(f"[{one['role']}] {message_text(one)}" for one in messages)
+def _plain(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """Messages as text, with the names of the tools that are offered before them."""
+    named = ", ".join(str(tool.get("function", tool).get("name")) for tool in tools or ())
+    lines = [f"[{one['role']}] {_text(one)}" for one in messages]
+    return "\n".join([f"[tools] {named}", *lines] if named else lines)
+
+
+def _text(message: Message) -> str:
+    """The text of a message; a part that is none is its kind: `[image]`."""
+    content = message["content"]
+    if not isinstance(content, list | tuple):
+        return message_text(message)
+    return "".join(
+        str(part.get("text", "")) if part.get("type") == "text" else _part(str(part.get("type")))
+        for part in content
+    )
+
+
+def _part(kind: str) -> str:
+    return f"[{kind.removesuffix('_url')}]"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from explorers.conversations.opening import Opening
+from explorers.conversations.template import ChatTemplate
 from explorers.role import load_tokenizer
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RecipeError
-from rft_data.core.images import for_template
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.images import for_template, shows_images
 from rft_data.core.rows import Message, Task
 from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.modes import ExplorerRecipe
@@ -33,6 +34,8 @@ class Prompt:
     text: str = ""
     """The chat template's text; empty where an endpoint renders the messages."""
     ids: Sequence[int] = ()
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """The tools of the task that are offered with it; None: none."""
 
 
 def explored(recipe: Recipe) -> ExplorerRecipe:
@@ -86,18 +89,52 @@ def recipe_tokenizer(recipe: ExplorerRecipe) -> PreTrainedTokenizerBase | None:
 
 
 def seen(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase | None, task: Task) -> Prompt:
-    """The task with the workflow's system prompt and examples, rendered where there is a tokenizer."""
-    args: dict[str, Any] = recipe.explorer.workflow.args
+    """The task with its workflow's system prompt and examples, rendered where there is a tokenizer.
+
+    Raises: RecipeError for a prompt that the chat template cannot render.
+    """
+    workflow = recipe.explorer.workflows.get(task.workflow or "", recipe.explorer.workflow)
+    args: dict[str, Any] = workflow.args
     messages = Opening(args.get("system"), args.get("examples")).before(task.messages)
+    tools = task.tools if workflow.use == "single_turn" else None
     if tokenizer is None:
-        return Prompt(messages)
-    ids = tokenizer.apply_chat_template(
-        for_template(messages),
-        add_generation_prompt=True,
-        return_dict=False,
-        **(args.get("chat_template_kwargs") or {}),
+        return Prompt(messages, tools=tools)
+    from jinja2.exceptions import TemplateError
+
+    try:
+        ids = _ids(tokenizer, messages, tools, args.get("chat_template_kwargs") or {})
+    except (TemplateError, TypeError, ValueError) as err:
+        raise RecipeError(_not_rendered(recipe, task, messages, err)) from err
+    return Prompt(messages, tokenizer.decode(ids), ids, tools)
+
+
+def _ids(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] | None,
+    arguments: Mapping[str, Any],
+) -> list[int]:
+    """The prompt as the workflow `single_turn` makes it."""
+    if tools:
+        chat = ChatTemplate(tokenizer, arguments)
+        chat.need_tools(messages, tools)
+        return chat.prompt(messages, tools)
+    ids: list[int] = tokenizer.apply_chat_template(
+        for_template(messages), add_generation_prompt=True, return_dict=False, **arguments
     )
-    return Prompt(messages, tokenizer.decode(ids), ids)
+    return ids
+
+
+def _not_rendered(recipe: ExplorerRecipe, task: Task, messages: Sequence[Message], err: Exception) -> str:
+    model = recipe.played.path or "model.build"
+    said = str(err) if isinstance(err, RftError) else f"{type(err).__name__}: {err}"
+    what, mend = "the prompt", f"`rft debug template {model}` says what it can render"
+    if shows_images(messages):
+        what, mend = "a prompt with images", "give a vision-language model, or tasks without images"
+    return (
+        f"taskset '{task.taskset}': the chat template of '{model}' cannot render {what} of task "
+        f"'{task.task_id}' ({said.rstrip('.')}); {mend}."
+    )
 
 
 def played_model(recipe: ExplorerRecipe, folder: Path) -> str:

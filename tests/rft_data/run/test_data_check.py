@@ -302,3 +302,65 @@ def test_a_name_on_the_command_line_is_a_source(
         (tmp_path / folder).mkdir()
     found = named_source(text, prompt=None, answer=None, heldout=0.0).source.model_dump()
     assert {key: found[key] for key in source} == source
+
+
+CALL = [{"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {}}}]
+LINKED = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+UNSEEN = "column '{0}' is kept in metadata and not shown to the model; write {0}: {0} in the taskset"
+
+
+def warnings(*arguments: str) -> list[str]:
+    [found] = checked(*arguments)["tasksets"]
+    return [one for one in found["warnings"] if "metadata and not shown" in one or "image" in one]
+
+
+def test_columns_that_nothing_shows_to_the_model_are_warned_of(recipe: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Is it {n}?", "answer": "1", "images": ["x.png"], "tools": CALL} for n in range(3)]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    assert [one.partition(" to have")[0] for one in warnings(path)] == [
+        UNSEEN.format("images"),
+        UNSEEN.format("tools"),
+    ]
+    taskset = f"tasks=[{{name: a, source: {{use: file, path: {path}}}, %s}}]"
+    assert (
+        "'images'" in warnings(str(recipe), taskset % "tools: tools", "explorer.engine.max_model_len=256")[0]
+    )
+    assert warnings(str(recipe), taskset % "metadata: [images, tools]") == []
+    assert warnings(write(tmp_path / "plain.jsonl", {"prompt": "q", "answer": "1", "images": []})) == []
+
+
+def test_tools_of_a_task_are_part_of_what_is_shown_and_measured(recipe: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", {"prompt": "Is it?", "answer": "1", "tools": CALL})
+    section = f"{{name: a, source: {{use: file, path: {path}}}"
+    [without] = checked(str(recipe), f"tasks=[{section}}}]")["tasksets"]
+    [offered] = checked(str(recipe), f"tasks=[{section}, tools: tools}}]", code=1)["tasksets"]
+    assert "look_up" not in without["examples"][0]["prompt"]
+    assert "look_up" in offered["examples"][0]["prompt"]
+    assert offered["lengths"]["longest"] == offered["examples"][0]["tokens"]
+    assert "1 of 1 prompts have more than 58 tokens" in offered["problems"][0]
+
+
+def test_images_that_the_model_does_not_take_are_one_problem(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    path = write(tmp_path / "rows.jsonl", {"question": "Is it?", "answer": "1", "images": ["x.png"]})
+    taskset = f"tasks=[{{name: a, source: {{use: file, path: {path}}}, images: images}}]"
+    [found] = checked(str(recipe), taskset, "explorer.engine.use=vllm", code=1)["tasksets"]
+    assert found["examples"][0]["prompt"] == "[user] [image]Is it?"
+    [problem] = found["problems"]
+    assert problem.startswith("tasks of 'a' show images, and the model in ")
+    assert problem.endswith("give a vision-language model, or tasks without images.")
+
+
+def test_an_image_in_a_prompt_is_shown_and_one_that_is_a_link_is_told(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": [{"type": "text", "text": "What is "}, LINKED]}]
+    path = write(tmp_path / "rows.jsonl", {"prompt": asked, "answer": "1"})
+    [found] = checked(path)["tasksets"]
+    assert found["examples"][0]["prompt"] == "[user] What is [image]"
+    [warning] = warnings(path)
+    assert "shows an image that is no stored payload ('https://x/y.png'); put it into a column" in warning
+
+
+def test_a_tokenizer_without_tokens_is_a_problem(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    found = checked(str(recipe), f"model.path={tmp_path}", code=1)
+    assert "has no tokens, so no prompt can be made: its files (tokenizer.json" in found["problems"][0]

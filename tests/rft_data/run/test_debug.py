@@ -18,6 +18,8 @@ from rft_data.recipe import load_recipe
 from rft_data.run.debug.chosen import explored
 from rft_data.run.debug.playing import scoring, task_section
 from rft_data.run.debug.rewarding import KeptRewards
+from tests.explorers.conversations.conftest import trained_tokenizer
+from tests.explorers.conversations.families import QWEN25
 from tests.explorers.engines.chat_server import ChatServer, completion
 from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.conftest import make_experience
@@ -102,6 +104,36 @@ def test_a_reward_whose_file_changes_is_read_again_and_else_kept(recipe: str, tm
         file.write_text("def own(task, completion):\n    return 0.75\n")
         os.utime(file, (edited, edited + 0.5))  # in the second of the version before, and of its size
         assert rewards.score(task, "y")["reward"] == 0.75
+
+
+def test_a_task_is_shown_with_its_tools_and_not_with_images_that_nothing_takes(
+    recipe: str, tmp_path: Path
+) -> None:
+    tool = {"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {}}}
+    (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    row = {"question": "What?", "answer": "1", "images": ["x.png"], "tools": [tool]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    done = rft("debug", "task", recipe, "tasks.0.images=images")
+    assert (done.exit_code, "tasks of 'a' show images, and the engine 'transformers'" in done.stderr) == (
+        2,
+        True,
+    )
+    tokenizer = trained_tokenizer()
+    tokenizer.chat_template = QWEN25
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    changes = ["tasks.0.tools=tools", f"model={{path: {tmp_path}/model}}"]
+    shown = rft("debug", "task", recipe, *changes).stdout
+    before, _, prompt = shown.partition("prompt, as the template makes it:")
+    assert "tools:\n  {" in before
+    assert "look_up" in prompt
+    found = json.loads(rft("debug", "task", recipe, *changes, "--json").stdout)["prompt"]
+    assert found["tools"] == [tool]
+    assert "look_up" in found["text"]
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path / "model")
+    refused = rft("debug", "task", recipe, *changes)
+    assert (refused.exit_code, "chat template has no place for them" in refused.stderr) == (2, True)
 
 
 def test_a_recipe_that_plays_nothing_is_refused() -> None:

@@ -163,6 +163,55 @@ def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -
     told(found, "has no chat template")
 
 
+TEXT_ONLY = "{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "tasks of 'sums' show images, and the model in '"),
+        (
+            {"vision_config": {}},
+            "taskset 'sums': the chat template of '.*' cannot render a prompt with images",
+        ),
+    ],
+)
+def test_images_that_the_model_or_its_template_does_not_take_are_told(
+    tmp_path: Path, config: dict[str, object], message: str
+) -> None:
+    overrides = [with_model(tmp_path, TEXT_ONLY), "explorer.engine.use=vllm", "explorer.engine.swap=drain"]
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2", **config}))
+    (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (tmp_path / "rows.jsonl").write_text('{"question": "q", "answer": "1", "images": ["x.png"]}\n')
+    source = f"{{use: file, path: {tmp_path}/rows.jsonl}}"
+    overrides.append(f"tasks=[{{name: sums, source: {source}, images: images}}]")
+    [found] = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
+    assert re.search(message, found.message)
+    assert found.message.endswith("give a vision-language model, or tasks without images.")
+
+
+def test_tools_that_tasks_offer_count_in_the_length_of_prompts(tmp_path: Path) -> None:
+    overrides = [with_model(tmp_path, QWEN25), "explorer.engine.max_model_len=64"]
+    tool = {"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {}}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "q", "answer": "1", "tools": [tool]}) + "\n")
+    source = f"{{use: file, path: {tmp_path}/rows.jsonl}}"
+    told(
+        deep_problems(
+            load_recipe(write_recipe(tmp_path), [*overrides, f"tasks=[{{name: sums, source: {source}}}]"])
+        )
+    )
+    overrides.append(f"tasks=[{{name: sums, source: {source}, tools: tools}}]")
+    told(deep_problems(load_recipe(write_recipe(tmp_path), overrides)), "1 of the first 1 prompts have more")
+
+
+def test_a_tokenizer_without_tokens_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    told(
+        deep_problems(load_recipe(write_recipe(tmp_path), [f"model={{path: {tmp_path}}}"])),
+        f"the tokenizer of '{tmp_path}' has no tokens, so no prompt can be made",
+    )
+
+
 def test_a_hub_that_is_silent_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_reach, "_PATIENCE_S", 0.2)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
