@@ -22,6 +22,8 @@ from rft_data.core.json_types import Json
 MAX_LINE_BYTES = 64 << 20
 """Largest row, in bytes; a larger one is a bad row."""
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
+_OTHERS = {b"PAR1": ("Parquet", ".parquet"), b"ARROW1": ("Arrow", ".arrow")}
+"""Kinds of files that are not JSON, and how their names end, by what they begin with."""
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]+")
 
@@ -48,11 +50,13 @@ def open_file(path: Path) -> io.BufferedReader:
 def read_json(path: Path) -> Iterator[Found]:
     """Rows of a .jsonl or .json file.
 
-    Raises: RowError when the rest of the file cannot be read.
+    Raises: RowError when the rest of the file cannot be read, or it is of another kind.
     """
     line = 0
     try:
         with open_file(path) as stream:
+            if kind := next((_OTHERS[one] for one in _OTHERS if stream.peek(8).startswith(one)), None):
+                raise RowError(f"{path}: it is a {kind[0]} file; give it a name that ends in {kind[1]}.")
             if _first_byte(stream) == b"[":
                 yield from _array(stream, path)
                 return

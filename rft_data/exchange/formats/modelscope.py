@@ -54,6 +54,12 @@ def modelscope_source(repo: str, *, config: str | None, split: str | None, revis
     return replace(source, name=name if split is None else f"{name}:{split}", taskset=Path(repo).name)
 
 
+def _reason(err: Exception) -> str:
+    """What the system said, where its message is within those of several libraries; else the first line."""
+    first = str(err).strip().partition("\n")[0] or type(err).__name__
+    return match[0] if (match := re.search(r"\[Errno -?\d+\] [\w ,.-]+", first)) else first
+
+
 def _fetched(repo: str, revision: str | None, name: str) -> Path:
     """The folder with the dataset's files."""
     package = need("modelscope_hub", "modelscope", f"reading {name}")
@@ -67,7 +73,6 @@ def _fetched(repo: str, revision: str | None, name: str) -> Path:
         return Path(hub.download_repo(repo, "dataset", revision=revision))
     except (package.HubError, OSError, ValueError) as err:
         raise MissingFileError(
-            f"{name} cannot be fetched: {str(err).splitlines()[0] if str(err) else type(err).__name__}. "
-            "Offline, give a folder with its files (source huggingface), or the full commit of one that was "
-            "fetched before."
+            f"{name} cannot be fetched: {_reason(err)}. Offline, give a folder with its files (source "
+            "huggingface), or the full commit of one that was fetched before."
         ) from err

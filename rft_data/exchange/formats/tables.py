@@ -27,7 +27,8 @@ BATCH_ROWS = 1000
 def read_csv(path: Path) -> Iterator[Found]:
     """Rows of a CSV file with a header line; every cell is text, but `metadata` may hold a JSON object.
 
-    Raises: RowError for a header that names a column twice, or where the quoting is broken.
+    Raises: RowError for a header that names a column twice or has other delimiters than commas, or where the
+        quoting is broken.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_TEXT_BYTES + 1))
     line = 1
@@ -38,6 +39,11 @@ def read_csv(path: Path) -> Iterator[Found]:
             header = next(reader, [])
             if len(set(header)) != len(header):
                 raise RowError(f"{path}:1: the header has a column twice: {', '.join(header)}.")
+            if len(header) == 1 and (mark := next((one for one in ";\t" if one in header[0]), "")):
+                raise RowError(
+                    f"{path}:1: the header {header[0]!r:.100} is one column, with {mark!r} in it; columns "
+                    "are delimited by commas: write the file with commas, or as .jsonl."
+                )
             line = reader.line_num + 1
             for cells in reader:
                 if cells:

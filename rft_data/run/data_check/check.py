@@ -194,7 +194,7 @@ def _stored(taskset: str, recipe: TasksRecipe, stack: ExitStack) -> Buffer:
 def _prompt_hint(section: Taskset, report: TasksetReport) -> str:
     """Which columns could be named, where none was."""
     possible = possible_prompts(report.columns)
-    if section.prompt is not None or not possible:
+    if section.prompt is not None or report.read_as or not possible:
         return ""
     return (
         f"\nColumns that could be the prompt: {', '.join(possible)}; name one: 'prompt: COLUMN' in the "

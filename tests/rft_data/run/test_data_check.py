@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rft_data.buffer import Buffer
@@ -254,6 +256,26 @@ def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None
         "sound: a run can be fed with it",
     ):
         assert part in done.stdout, part
+
+
+def test_a_file_of_another_kind_and_a_cell_without_text_are_named(tmp_path: Path) -> None:
+    packed, parted = tmp_path / "packed.jsonl", tmp_path / "parted.csv"
+    pq.write_table(pa.table({"question": ["1+1?"], "answer": ["2"]}), packed)
+    parted.write_text("question;answer\n1+1?;2\n")
+    rows = [
+        {"question": "1+1?", "answer": "so\n#### 2"},
+        {"question": "1+2?", "answer": ""},
+        {"question": "2?"},
+    ]
+    partly = write(tmp_path / "partly.jsonl", *rows)
+    for source, said in (
+        (str(packed), "it is a Parquet file; give it a name that ends in .parquet"),
+        (str(parted), "the header 'question;answer' is one column, with ';' in it"),
+        (partly, "column 'answer' is empty"),
+    ):
+        [problem] = checked(source, code=1)["tasksets"][0]["problems"]
+        assert said in problem
+        assert "Columns that could be the prompt" not in problem
 
 
 def test_what_cannot_feed_a_run_says_what_to_write(tmp_path: Path) -> None:
