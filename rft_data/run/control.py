@@ -179,11 +179,11 @@ class RunControl:
 
     def _watch(self) -> None:
         """The heartbeat's thread: writes the record, logs a request to stop, reads stop files."""
-        due = 0.0
+        due, written = 0.0, self._counts
         while not self._ended.wait(_LOOK_S):
             self._look_for_stop_file()
-            if self._announce() or time.monotonic() >= due:
-                due = time.monotonic() + _BEAT_S
+            if self._announce() or self._counts != written or time.monotonic() >= due:
+                due, written = time.monotonic() + _BEAT_S, self._counts
                 self._beat()
 
     def _announce(self) -> bool:

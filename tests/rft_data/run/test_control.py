@@ -19,6 +19,7 @@ from rft_data.cli.edge import INTERRUPTED
 from rft_data.cli.run_status import _whole_lines, run_status_app
 from rft_data.core.errors import BusyError, MissingFileError, StalledError
 from rft_data.core.words import RunState
+from rft_data.run import control as run_control
 from rft_data.run.control import STOPPED_EXIT, RunControl
 from rft_data.run.record import (
     STOP_FILE,
@@ -29,6 +30,7 @@ from rft_data.run.record import (
     standing,
     write_record,
 )
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -257,6 +259,14 @@ def test_the_heartbeat_carries_phase_and_roles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_step_is_recorded_when_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_control, "_BEAT_S", 1000.0)
+    with RunControl(tmp_path) as control:
+        for step in (1, 2):
+            control.progress(f"step {step} of 2", step, 2)
+            wait_for(lambda: getattr(read_record(tmp_path), "done", None) == step)  # noqa: B023
+
+
 def test_one_process_runs_a_folder(tmp_path: Path) -> None:
     with RunControl(tmp_path), pytest.raises(BusyError, match=rf"is being run by process {os.getpid()} on"):
         RunControl(tmp_path).__enter__()
