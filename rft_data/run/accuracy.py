@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from rft_data.core.errors import EngineError
+from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.rows import Experience, Task, TaskKey
 from rft_data.core.words import Split
 from rft_data.run.parts import Heldout
@@ -70,7 +70,7 @@ def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
 def figures(rows: Sequence[Experience], heldout: Heldout) -> Figures:
     """The figures of an evaluation, from its rows with their effective rewards.
 
-    Raises: EngineError when no rollout was scored, or none was stored.
+    Raises: EngineError when no rollout was scored, or none was stored; RecipeError when a reward is why.
     """
     rollouts = _rollouts(rows)
     _check_scored(rows, rollouts, heldout)
@@ -141,12 +141,18 @@ def _score(row: Experience, task: Task, heldout: Heldout) -> float | None:
 
 
 def _check_scored(rows: Sequence[Experience], rollouts: Rollouts, heldout: Heldout) -> None:
-    """Warn of rollouts without a score. Raises: EngineError when none has one."""
+    """Warn of rollouts without a score.
+
+    Raises: RecipeError when a reward scored none, EngineError when something else is why none has a score.
+    """
     asked = [(task, row) for task in heldout.tasks for row in rollouts.get(task.key, {}).values()]
     failed = [row for task, row in asked if _score(row, task, heldout) is None]
     if len(failed) == len(asked):
         reason = failed[0].unscored_reason if failed else "the buffer refused every row"
-        raise EngineError(f"all {len(failed)} evaluation rollouts failed, the first with: {reason}")
+        said = f"all {len(failed)} evaluation rollouts failed, the first with: {reason}"
+        if reason and reason.startswith("reward '"):  # without a cause in the world around it
+            raise RecipeError(f"{said}; try the reward on one task: rft debug reward RECIPE.")
+        raise EngineError(said)
     if failed:
         reason = failed[0].unscored_reason
         log.warning(

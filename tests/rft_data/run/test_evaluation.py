@@ -106,6 +106,9 @@ def test_what_failed_or_is_missing_did_not_pass_and_has_no_reward() -> None:
     assert (found.mean_reward, found.standard_error) == (1.0, None)
     with pytest.raises(EngineError, match="all 1 evaluation rollouts failed, the first with: hung"):
         figures([failed], Heldout(TASKS, 1, "exact"))
+    unjudged = replace(failed, unscored_reason="reward 'mine': returned None; wanted a finite number")
+    with pytest.raises(RecipeError, match=r"returned None; .*try the reward on one task: rft debug reward"):
+        figures([unjudged], Heldout(TASKS, 1, "exact"))
     with pytest.raises(EngineError, match="the buffer refused every row"):
         figures([], Heldout(TASKS, 1, "exact"))
 
