@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import MissingFileError, RecipeError, TrainingError
+from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.filters import And, Compare, IsNull
 from rft_data.core.lookup import need
 from rft_data.core.model_folder import takes_images
@@ -21,13 +21,14 @@ from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import PART
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
-from rft_data.recipe.offline import AnyOfflineStage, KtoStage, SftStage
+from rft_data.recipe.offline import AnyOfflineStage
 from rft_data.recipe.presets import sets_advantage
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.sections import ExplorerSection
 from rft_data.recipe.stages import RlStage
 from rft_data.run.attached import planned_groups
 from rft_data.run.folder import Run
+from rft_data.run.stage_rows import require_heldout, require_stage_rows
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.sampler.mix import OWN
 
@@ -154,29 +155,14 @@ def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
 
     Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.
     """
-    need("trl", "train", "training")
-    from trainers.offline.stored_pairs import PairChoice, require_pairs
-    from trainers.offline.stored_rows import RowChoice, require_rows
-
     for stage in recipe.stages:
         check_offline_stage(recipe, stage)
     if run.attempt:
         return  # a resumed run may have stages done whose rows are gone
     for stage in recipe.stages:
-        given = {} if stage.data is None else stage.data.model_dump(exclude={"threshold"})
-        if isinstance(stage, SftStage | KtoStage):
-            require_rows(run.buffer, RowChoice(**given))
-        else:
-            require_pairs(run.buffer, PairChoice(**given))
+        require_stage_rows(stage, run.buffer)
     if recipe.heldout is not None:
-        given = recipe.heldout.model_dump(exclude={"fraction", "limit"})
-        try:
-            require_pairs(run.buffer, PairChoice(**given))
-        except TrainingError as err:
-            raise TrainingError(
-                "'heldout' measures how often a model tells the better of two answers, for which "
-                f"there must be preference pairs: {err} Or remove 'heldout': an sft stage needs none."
-            ) from err
+        require_heldout(recipe.heldout, run.buffer)
 
 
 def check_rl_stage(recipe: TrainingRecipe, stage: RlStage) -> None:

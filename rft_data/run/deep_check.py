@@ -30,6 +30,7 @@ from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
+from rft_data.run.data_check.fed import unfed
 from rft_data.run.data_check.imported import check_imports
 from rft_data.run.debug.chosen import seen
 from rft_data.run.hub_reach import hub_asked_once
@@ -62,8 +63,9 @@ def _part_problems(recipe: Recipe) -> list[Problem]:
     found = _Problems()
     for loc, check in _part_checks(recipe):
         found.attempt(loc, check)
-    if (run := with_model(recipe)) is not None and run.imports:
-        found.list += [Problem(("imports",), one) for one in _import_problems(run)]
+    if (run := with_model(recipe)) is not None:
+        at, told = ("imports", _import_problems(run)) if run.imports else ("buffer", unfed(run, []))
+        found.list += [Problem((at,), one) for one in told]
     tasks: list[Task] = []
     if (asking := with_tasks(recipe)) is not None:
         for i, section in enumerate(asking.tasks):

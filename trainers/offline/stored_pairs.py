@@ -165,6 +165,8 @@ def _no_pairs(store: BufferReader, choice: PairChoice, left_out: Mapping[str, in
         )
     return (
         f"there is no stored preference pair to use{listed_reasons(left_out)}; the buffer has {there}. Pairs "
-        "are made by rft data annotate --pairwise, rft data label-studio, rft buffer import (format "
-        "trl-preference) and the operator preference_pair_mapper; 'pairs: mined' takes them from groups."
+        "are made by rft data annotate --pairwise, rft data label-studio, rft buffer import (columns "
+        "'chosen' and 'rejected', or yours by options of these names; in a recipe's import 'chosen: COLUMN' "
+        "and 'rejected: COLUMN') and the operator preference_pair_mapper; 'pairs: mined' takes them from "
+        "groups."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from rft_data.core.rows import PreferencePair
 from rft_data.recipe.imports import Import
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run import build
+from rft_data.run.data_check.fed import feeds_none, unfed
 from rft_data.run.data_check.prompts import measured, spread
 from rft_data.run.data_check.report import DataReport, Example, TasksetReport
 from rft_data.run.imports import stored_import
@@ -40,13 +42,18 @@ def named_import(text: str) -> Import:
 def check_imports(recipe: RunRecipe, sections: Sequence[Import]) -> DataReport:
     """Import every section into a buffer for now, and look at what it becomes.
 
-    Args: recipe: whose model and stages the rows are for.
+    Args: recipe: whose model and stages the rows are for; sections: of its own, or one that it lacks yet.
     """
     report = DataReport([])
     view = _View.of(recipe, report.problems)
-    for section in sections:
-        with TemporaryDirectory() as folder, Buffer(folder) as buffer:
-            report.tasksets.append(_imported(section, buffer, view))
+    with ExitStack() as opened:
+        buffers = []
+        for section in sections:
+            buffers.append(opened.enter_context(Buffer(opened.enter_context(TemporaryDirectory()))))
+            report.tasksets.append(_imported(section, buffers[-1], view))
+        if not any(one.problems for one in report.tasksets):  # else that is why
+            is_its_own = list(sections) == recipe.imports
+            report.problems += unfed(recipe, buffers) if is_its_own else feeds_none(recipe, buffers)
     return report
 
 

@@ -1,0 +1,86 @@
+"""Stages that nothing imported or stored feeds are named before the run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.exchange.formats import import_into
+from rft_data.recipe.kinds import with_model
+from rft_data.recipe.load import load_recipe
+from rft_data.recipe.recipe import Recipe
+from rft_data.run.data_check import check_recipe_data, check_source
+from rft_data.run.data_check.fed import unfed
+from rft_data.run.deep_check import deep_problems
+
+TASKS = [{"question": "1+1?", "answer": "2"}]
+SOLVED = [{"question": "1+1?", "answer": "It is\n#### 2"}]
+PAIRS = [{"prompt": "1+1?", "chosen": "2", "rejected": "3"}]
+ANSWERS = [{"prompt": "1+1?", "completion": "2"}]
+LABELS = [{"prompt": "1+1?", "completion": "2", "label": True}]
+
+
+def recipe(folder: Path, stages: str, rows: list[dict[str, Any]] | None, *more: str) -> Recipe:
+    given = [*more, f"stages={stages}"]
+    if rows is not None:
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given.append(f"imports=[{{path: {folder}/rows.jsonl}}]")
+    path = folder / "fed.yaml"
+    path.write_text(
+        f"recipe: 1\nname: fed\nmode: offline\nrun_dir: {folder}/run\nbuffer: {{uri: {folder}/buffer}}\n"
+        f"model: {{path: {folder}/nowhere}}\nstages: [{{algorithm: dpo}}]\n"
+    )
+    return load_recipe(path, given)
+
+
+@pytest.mark.parametrize(
+    ("stages", "rows", "said"),
+    [
+        ("[{algorithm: dpo}]", SOLVED, "stages.0 (dpo): there is no stored preference pair to use"),
+        ("[{algorithm: reward_model}]", ANSWERS, "stages.0 (reward_model): there is no stored preference"),
+        ("[{algorithm: dpo, data: {pairs: mined}}]", TASKS, "stages.0 (dpo): no preference pair could be"),
+        ("[{algorithm: sft, data: {}}]", TASKS, "stages.0 (sft): there is no experience to train on"),
+        ("[{algorithm: sft, data: {min_reward: 1}}]", ANSWERS, "'sft' chooses rows by their score"),
+        ("[{algorithm: kto}]", ANSWERS, "stages.0 (kto): 'kto' chooses rows by their score"),
+        ("[{algorithm: dpo}]", PAIRS, ""),
+        ("[{algorithm: sft, data: {}}]", SOLVED, ""),
+        ("[{algorithm: kto}]", LABELS, ""),
+    ],
+)
+def test_imports_that_no_stage_can_train_on_are_named(
+    stages: str, rows: list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    found = [one for one in check_recipe_data(recipe(tmp_path, stages, rows)).problems if "stages." in one]
+    assert [said in one for one in found] == ([True] if said else [])
+
+
+def test_held_out_pairs_are_needed_too(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "[{algorithm: sft, data: {}}]", SOLVED, "heldout={fraction: 0.5}")
+    assert "heldout: 'heldout' measures" in check_recipe_data(given).problems[-1]
+
+
+def test_a_source_is_for_any_of_the_stages(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "[{algorithm: sft, data: {}}, {algorithm: dpo}]", PAIRS)
+    source = str((tmp_path / "rows.jsonl").rename(tmp_path / "other.jsonl"))
+    assert not any("stages." in one for one in check_source(source, recipe=given).problems)
+    (tmp_path / "other.jsonl").write_text(json.dumps(TASKS[0]))
+    found = check_source(source, recipe=given).problems
+    assert [one[:8] for one in found if one.startswith("stages.")] == ["stages.0", "stages.1"]
+
+
+def test_a_buffer_that_is_not_there_is_named_and_one_that_has_rows_feeds(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "[{algorithm: dpo}]", None)
+    assert any(
+        "there is no buffer at" in one.message and one.loc == ("buffer",) for one in deep_problems(given)
+    )
+    recipe(tmp_path, "[{algorithm: dpo}]", PAIRS)
+    run = with_model(given)
+    assert run is not None
+    with Buffer(tmp_path / "buffer") as buffer:
+        assert [one.partition(" to use")[0] for one in unfed(run, [])] == [
+            "stages.0 (dpo): there is no stored preference pair"
+        ]
+        import_into(buffer, tmp_path / "rows.jsonl")
+        assert list(unfed(run, [])) == []
