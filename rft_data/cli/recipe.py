@@ -78,14 +78,20 @@ def new(
     data: Annotated[
         str | None,
         typer.Option(
-            help="A file, a dataset's folder, hf:// or modelscope:// org/name:split, or reasoning_gym:NAME."
+            help="A file, a dataset's folder, hf:// or modelscope:// org/name:split, reasoning_gym:NAME, or "
+            "./file.py:function."
         ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="A Hugging Face folder or hub id; or tiny: built here, for trying.")
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Column of the prompt, where it cannot be told.")] = None,
-    answer: Annotated[str | None, typer.Option(help="Column of the answer, where it cannot be told.")] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option("--answer", "--completion", help="Column of the answer, where it cannot be told."),
+    ] = None,
+    chosen: Annotated[str | None, typer.Option(help="dpo: column of the better answer.")] = None,
+    rejected: Annotated[str | None, typer.Option(help="dpo: column of the worse answer.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a commented recipe for a model, data and a goal."""
@@ -93,10 +99,10 @@ def new(
         from rft_data.recipe.load import check_recipe
         from rft_data.recipe.new import Goal, Wanted, write_recipe
 
-        chosen = Goal(_chosen(goal, "--goal", list(Goal)))
+        wanted = Goal(_chosen(goal, "--goal", list(Goal)))
         given = _chosen(data, "--data", ())
-        by = "" if chosen is Goal.CURATE else _chosen(model, "--model", ())
-        write_recipe(Wanted(chosen, given, by, prompt, answer), path)
+        by = "" if wanted is Goal.CURATE else _chosen(model, "--model", ())
+        write_recipe(Wanted(wanted, given, by, prompt, answer, chosen, rejected), path)
         show({"written": [path]}, f"wrote {path}; its header says what to do next", as_json=as_json)
         check_recipe(path)
 

@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import is_import_path
-from rft_data.exchange.formats.inputs import hub_parts
-from rft_data.exchange.formats.modelscope import MODELSCOPE, modelscope_parts
+from rft_data.exchange.formats.functions import function_source
+from rft_data.exchange.formats.inputs import Source, hub_parts
+from rft_data.exchange.formats.modelscope import MODELSCOPE, modelscope_parts, open_named
 from rft_data.recipe.tasksets import Taskset
 
 GENERATED = "reasoning_gym:"
@@ -47,6 +48,15 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
     except ValidationError as err:
         said = "; ".join(one["msg"].removeprefix("Value error, ") for one in err.errors())
         raise RecipeError(f"{text}: {said}") from err
+
+
+def named_rows(text: str) -> Source:
+    """What a person named, opened: a file, a folder, a dataset of a hub, or a function.
+
+    Raises: what `open_named` and `function_source` raise.
+    """
+    use = str(source_section(text)["use"])
+    return function_source(use, {}) if ":" in use else open_named(text)
 
 
 def source_section(text: str) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -42,6 +44,21 @@ def as_text(value: str) -> str:
     except RecipeError:
         plain = False
     return value if plain else json.dumps(value)
+
+
+def flow(value: Mapping[str, object]) -> str:
+    """A map on one line."""
+    inside = ", ".join(
+        f"{key}: {flow(one) if isinstance(one, dict) else one if _is_plain(one) else json.dumps(one)}"
+        for key, one in value.items()
+    )
+    return f"{{{inside}}}"
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(r"[A-Za-z]\w*", value) is not None and as_text(value) == value
+    return isinstance(value, int)
 
 
 class _Size:

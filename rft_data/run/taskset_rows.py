@@ -9,10 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeAlias
 
-from rft_data.core.errors import MissingFileError, RecipeError, RowError
-from rft_data.core.lookup import load
+from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.rows import Task
 from rft_data.exchange.formats.families import recognised, task_in
+from rft_data.exchange.formats.functions import function_source
 from rft_data.exchange.formats.inputs import Source, folder_source, hub_source, open_source
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.modelscope import modelscope_source
@@ -93,7 +93,7 @@ def _chosen(source: TableSource, rows: Iterator[PlacedRow]) -> Iterator[PlacedRo
 
 def _opened(source: TableSource) -> Source:
     if isinstance(source, FunctionTasks):
-        return Source(source.use, source.use.rpartition(":")[2], _made(source))
+        return function_source(source.use, source.args)
     if isinstance(source, HuggingFaceTasks):
         return _dataset(source)
     if isinstance(source, ModelScopeTasks):
@@ -118,24 +118,6 @@ def _readable(found: Found) -> PlacedRow:
     if found.row is None:
         raise RowError(f"{found.place}: {found.reason}.")
     return found.place, found.row
-
-
-def _made(source: FunctionTasks) -> Iterator[Found]:
-    """The rows that a function of the user's returns or yields."""
-    function = load(source.use, "task source")
-    number = 0
-    try:
-        for number, row in enumerate(function(**source.args), start=1):
-            if not isinstance(row, Mapping):
-                raise RowError(f"{source.use}: row {number} is a {type(row).__name__}; wanted a map.")
-            yield Found(f"{source.use}, row {number}", row)
-    except RowError:
-        raise
-    except Exception as err:  # the user's own code
-        raise RecipeError(
-            f"{source.use}: it failed after row {number} ({type(err).__name__}: {err}); mend the function, "
-            f"or the arguments {sorted(source.args)} that it was called with."
-        ) from err
 
 
 def table_tasks(

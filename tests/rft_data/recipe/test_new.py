@@ -11,11 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
-from rft_data.recipe.load import check_recipe
+from rft_data.recipe.kinds import with_model
+from rft_data.recipe.load import check_recipe, load_recipe
 from rft_data.recipe.new import Goal, Wanted, write_recipe
 from rft_data.run.build import taskset_tasks
+from rft_data.run.imports import import_sources
+from rft_data.run.stage_rows import require_stage_rows
 from tests.rft_data.cli.test_cli import ROOT, rft
+
+PAIR = '{"prompt": "1+1?", "chosen": "2", "rejected": "3"}\n'
 
 
 @pytest.fixture
@@ -37,6 +43,8 @@ def test_every_goal_gives_a_valid_commented_recipe(
     goal: Goal, data: Path, model: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"my {goal}.yaml"
+    if goal in (Goal.SFT, Goal.DPO):
+        data.write_text('{"prompt": "1+1?", "completion": "2"}\n' if goal is Goal.SFT else PAIR)
     write_recipe(Wanted(goal, str(data), model), path)
     text = path.read_text()
     assert check_recipe(path).name == f"my-{goal}"
@@ -96,6 +104,119 @@ def test_a_table_of_any_kind_will_do(tmp_path: Path) -> None:
     for name in ("a", "b"):
         [section] = check_recipe(tmp_path / f"{name}.yaml").tasks  # type: ignore[attr-defined]
         assert [task.answer for task in taskset_tasks(section)] == [{"a": "2", "b": "B"}[name]]
+
+
+@pytest.mark.parametrize(
+    ("row", "reward", "said"),
+    [
+        (
+            {"text": "Add.", "test_list": ["assert f()"]},
+            "code_tests",
+            "prompt and tests are recognised: mbpp",
+        ),
+        (
+            {"prompt": "def f():", "test": "def check(f): ...", "entry_point": "f"},
+            "code_tests",
+            "prompt and tests are recognised: humaneval",
+        ),
+        ({"problem_text": "Add.", "prompt": "Add.", "tests": ["assert f()"]}, "code_tests", "trl-prompt"),
+        (
+            {"prompt": "1+1?", "reward_model": {"ground_truth": "2"}},
+            "math_verify",
+            "prompt and answer are recognised: verl",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+            '"./my_reward.py:score"',
+            "the prompt is recognised: sharegpt; docs/tasks.md\n    # no column is a reference answer",
+        ),
+        ({"instruction": "Hi", "completions": []}, '"./my_reward.py:score"', "recognised: ultrafeedback"),
+    ],
+)
+@pytest.mark.parametrize("of_function", [False, True])
+def test_families_are_recognised_as_the_check_of_data_does(
+    row: dict[str, object], reward: str, said: str, of_function: bool, tmp_path: Path
+) -> None:
+    source = str(tmp_path / "rows.jsonl")
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    if of_function:
+        source = f"{tmp_path}/mk.py:rows"
+        (tmp_path / "mk.py").write_text(f"def rows():\n    yield {row!r}\n")
+    write_recipe(Wanted(Goal.GRPO, source, "tiny"), tmp_path / "a.yaml")
+    text = (tmp_path / "a.yaml").read_text()
+    assert f"    - {{use: {reward}}} #" in text
+    assert said in text
+    assert (tmp_path / "my_reward.py").exists() == ("my_reward" in reward)
+    [section] = check_recipe(tmp_path / "a.yaml").tasks  # type: ignore[attr-defined]
+    assert len(list(taskset_tasks(section))) == 1
+
+
+@pytest.mark.parametrize(
+    ("goal", "row", "columns", "entry"),
+    [
+        (
+            Goal.SFT,
+            {"Frage": "1+1?", "Antwort": "2"},
+            ("Frage", "Antwort"),
+            "prompt: Frage, completion: Antwort",
+        ),
+        (Goal.SFT, {"question": "1+1?", "answer": "It is\n#### 2"}, (), "taskset: a}"),
+        (
+            Goal.DPO,
+            {"q": "1+1?", "good one": "2", "bad": "3"},
+            ("q", None, "good one", "bad"),
+            'prompt: q, chosen: "good one", rejected: bad',
+        ),
+    ],
+)
+def test_answers_and_pairs_are_imported_by_the_columns_that_are_named(
+    goal: Goal, row: dict[str, str], columns: tuple[str | None, ...], entry: str, data: Path, tmp_path: Path
+) -> None:
+    data.write_text(json.dumps(row) + "\n")
+    path = tmp_path / "a.yaml"
+    write_recipe(Wanted(goal, str(data), "tiny", *columns), path)
+    assert entry in path.read_text()
+    given = with_model(load_recipe(path))
+    assert given is not None
+    with Buffer(tmp_path / "buffer") as buffer:
+        import_sources(given.imports, buffer)
+        require_stage_rows(given.offline_stages[0], buffer)
+
+
+@pytest.mark.parametrize(
+    ("goal", "row", "columns", "said"),
+    [
+        (
+            Goal.DPO,
+            {"question": "1?", "answer": "#### 1"},
+            (),
+            "and become 1 tasks, 1 experiences, no preference",
+        ),
+        (
+            Goal.SFT,
+            {"question": "1?", "answer": "1"},
+            (),
+            "become 1 tasks, no answer to imitate; name the col",
+        ),
+        (
+            Goal.SFT,
+            {"Frage": "1?", "Antwort": "1"},
+            (),
+            "no format fits them; .*--prompt COLUMN --completion",
+        ),
+        (Goal.SFT, {"Frage": "1?", "Antwort": "1"}, ("Frage",), "takes --prompt with --answer"),
+        (Goal.SFT, {"Frage": "1?", "Antwort": "1"}, ("Frage", "Antwrt"), "there is no field 'Antwrt'"),
+        (Goal.DPO, {"q": "1?", "a": "1"}, ("q", "a"), "in place of --answer give --chosen and --rejected"),
+        (Goal.GRPO, {"q": "1?", "a": "1"}, ("q", "a", "a"), "--chosen and --rejected are for the goal dpo"),
+    ],
+)
+def test_data_that_the_goal_cannot_train_on_is_refused(
+    goal: Goal, row: dict[str, str], columns: tuple[str, ...], said: str, data: Path, tmp_path: Path
+) -> None:
+    data.write_text(json.dumps(row) + "\n")
+    with pytest.raises(RecipeError, match=said):
+        write_recipe(Wanted(goal, str(data), "tiny", *columns), tmp_path / "a.yaml")
+    assert not (tmp_path / "a.yaml").exists()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
