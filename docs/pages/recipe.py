@@ -67,8 +67,10 @@ what two recipes differ and who wrote that, and errors name the file at fault.
 - `${env:NAME}` and `${env:NAME:-default}` are read from the environment; alone, the variable's value is
   read as YAML. Such a value is stored and shown (in output, logs, errors) as its reference, also where a
   `${ref:}` took it, unless it is shorter than 4 characters (numbers: 8): that could not be told from other
-  text. Keys of services are given by the NAME of their variable (`api_key_env`) and are read where they are
-  used.
+  text. Paths and names of models and data are shown as they are: those of `path`, `teacher`, `model`,
+  `models`, `dataset`, `environment`, `run_dir`, `buffer.uri`, and `use` of an own reward or workflow; they
+  are hidden too where they hold user info or a query, or stand at another key besides. Keys of
+  services are given by the NAME of their variable (`api_key_env`) and are read where they are used.
 - **Paths** of files that are read (`path`, `teacher`, `file.py:name`) are looked for in the working
   directory and then in the folder of the file that wrote them; one that begins with `./` or `../` the other
   way round. Run folders and buffers (`run_dir`, `buffer.uri`) are always seen from the working directory. A
