@@ -5,15 +5,14 @@ Each has a URL prefix and a key of its own. The key is derived from the server's
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from explorers.capture.bodies import Bodies
+from explorers.capture.keys import TrajectoryKeys
 from explorers.capture.limits import CaptureLimits
 from explorers.capture.trajectory import Trajectory
 from explorers.conversations.template import ChatTemplate
@@ -61,7 +60,7 @@ class Capture:
         self._sampling = sampling
         self._policy = policy
         self._tokenizer_hash = tokenizer_hash(template.tokenizer)
-        self._secret = (secret or secrets.token_urlsafe(32)).encode()
+        self._keys = TrajectoryKeys((secret or secrets.token_urlsafe(32)).encode())
         self._open: dict[str, Open] = {}
 
     def open(self, name: str | None = None, sampling: Sampling | None = None) -> Trajectory:
@@ -112,12 +111,11 @@ class Capture:
 
     def key(self, name: str) -> str:
         """The key of a trajectory."""
-        made = hmac.new(self._secret, name.encode(), hashlib.sha256).digest()
-        return urlsafe_b64encode(made).decode().rstrip("=")
+        return self._keys.key(name)
 
     def opens(self, name: str, given: str) -> bool:
         """Whether `given` is the key of a trajectory, open or not."""
-        return hmac.compare_digest(self.key(name).encode(), given.encode())
+        return self._keys.opens(name, given.encode())
 
     def admits(self, token: str, name: str, given: str) -> bool:
         """Whether `given` is the server's token, or the key of a trajectory."""

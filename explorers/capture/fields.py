@@ -126,11 +126,11 @@ def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> 
             f"'temperature' is {shown(repr(given))}; this server samples at {sampling.temperature:g}, at "
             "which the rows are trained: leave it out, or start the server with the one you want.",
         )
-    _check_choices(body)
+    check_choices(body)
     _check_parts(body)
 
 
-def _check_choices(body: Mapping[str, object]) -> None:
+def check_choices(body: Mapping[str, object]) -> None:
     """Raises: Refused for more choices than one request may have, and for fewer tokens than one."""
     for name in _LIMITS:
         limit = body.get(name)

@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import copy_context
 from reprlib import repr as short
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from explorers.capture import answers
 from explorers.capture.asgi import Receive, Scope, Send, read_body
 from explorers.capture.elements import check_elements
+from explorers.capture.fields import check_choices
 from explorers.capture.refused import Refused
 from explorers.conversations.asked import CLIENTS_OWN
 from explorers.conversations.openai_look import OpenAILook
@@ -34,7 +35,6 @@ T = TypeVar("T")
 MAX_BODY = 32 << 20
 MOST_REQUESTS = 256
 """Requests of one rollout that are read or answered at a time; more are answered 429."""
-_MAX_CHOICES = 128
 _NO_ROUTE = (
     "there is no such route here; POST /v1/chat/completions or /v1/completions. vLLM's own server has "
     "/v1/responses and /v1/messages too: with the engine vllm, say explorer.workflow.args.server: vllm."
@@ -230,9 +230,8 @@ def _stream_asked(asked: dict[str, object]) -> tuple[bool, bool]:
 
 async def _choices(create: Create, asked: dict[str, object]) -> list[ChatCompletion | Completion]:
     """The answers to one request, one for each of its `n` choices; they are sampled together."""
-    count = asked.pop("n", 1)
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MAX_CHOICES:
-        raise Refused("n", f"'n' is {shown(short(count))}; wanted a whole number from 1 to {_MAX_CHOICES}.")
+    check_choices(asked)
+    count = cast("int", asked.pop("n", 1))
     sampled = [asyncio.ensure_future(create(**asked)) for _ in range(count)]
     try:
         return list(await asyncio.gather(*sampled))

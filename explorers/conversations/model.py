@@ -93,7 +93,7 @@ class Model(RecordingModel):
         most: int | None = getattr(self._engine, "max_model_len", None)
         if most is None:
             return await self._template.ids_apart(text, special=special)
-        if len(text) > max(_ALWAYS, most * self._template.longest):
+        if len(text) > _ALWAYS and len(text) > most * self._template.longest:
             raise ContextOverflow(
                 f"a prompt of {len(text)} characters has more tokens than max_model_len {most} allows."
             )

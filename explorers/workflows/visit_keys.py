@@ -1,11 +1,10 @@
-"""Keys of the trajectories of a served run. They are made from the run's token, so nobody stores them."""
+"""Who may ask for what in a served run: the token opens trajectories, and their keys are made from it."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from base64 import urlsafe_b64encode
 
+from explorers.capture.keys import TrajectoryKeys
 from explorers.workflows.visit_request import VisitRequest
 from rft_data.core.errors import RecipeError
 
@@ -28,15 +27,14 @@ class VisitKeys:
                 f"explorer.workflow.args.token is shorter than {_LEAST} characters; give a random one."
             )
         self._token = token.encode()
+        self._keys = TrajectoryKeys(self._token)
 
     def key(self, name: str) -> str:
         """The key of a trajectory."""
-        made = hmac.new(self._token, name.encode(), hashlib.sha256).digest()
-        return urlsafe_b64encode(made).decode().rstrip("=")
+        return self._keys.key(name)
 
     def refusal(self, asked: VisitRequest) -> str | None:
         """Why a request is not let in: it opens without the token, or has not its trajectory's key."""
         if asked.opens:
             return None if hmac.compare_digest(self._token, asked.given) else _NO_TOKEN
-        is_owner = hmac.compare_digest(self.key(asked.name).encode(), asked.given)
-        return None if is_owner and asked.name else _NO_KEY
+        return None if self._keys.opens(asked.name, asked.given) and asked.name else _NO_KEY
