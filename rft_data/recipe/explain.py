@@ -12,11 +12,12 @@ from explorers.engines.parallel import parallel_sizes
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.layers import read_layers
-from rft_data.recipe.leaves import dotted, leaves
+from rft_data.recipe.leaves import dotted
 from rft_data.recipe.load import load_recipe
 from rft_data.recipe.modes import TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.presets import OFFLINE, with_preset
+from rft_data.recipe.public_keys import shown_leaves
 from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.references import filled
 from rft_data.recipe.section import Loc
@@ -31,7 +32,7 @@ class Value:
     key: str
     """Its place, as overrides name it."""
     value: object
-    """The environment's values are shown as references."""
+    """One of the environment is shown as its reference, but for paths and names of models and data."""
     origin: str
     """`file:line`, `command line`, `preset` or `default`."""
 
@@ -43,7 +44,7 @@ def values(path: Path, overrides: Sequence[str] = ()) -> list[Value]:
     """
     recipe = load_recipe(path, overrides)
     origins = _Origins(recipe, path, overrides)
-    return [Value(dotted(key), value, origins.find(key)) for key, value in leaves(recipe.saved())]
+    return [Value(dotted(key), value, origins.find(key)) for key, value in shown_leaves(recipe)]
 
 
 def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+from rft_data.core.masking import masked
+from rft_data.recipe.leaves import leaves
+from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.section import Loc
 
 _LAST = frozenset({"path", "teacher", "run_dir", "environment", "dataset", "model"})
@@ -22,3 +26,11 @@ def is_public(loc: Loc, value: str) -> bool:
         return _OWN.fullmatch(value) is not None
     named = loc[-1:] in {(one,) for one in _LAST} or key == "buffer.uri" or _IN_MODELS.fullmatch(key)
     return bool(named) and _PLAIN.fullmatch(value) is not None
+
+
+def shown_leaves(recipe: Recipe) -> Iterator[tuple[Loc, object]]:
+    """Every value of a resolved recipe as people see it; one of the environment shows at public keys only."""
+    resolved = dict(leaves(recipe.model_dump(mode="json")))
+    for loc, value in leaves(recipe.saved()):
+        found = resolved.get(loc) if loc in recipe.references else None
+        yield loc, masked(found) if isinstance(found, str) and is_public(loc, found) else value

@@ -275,11 +275,15 @@ def test_explain_shows_references_and_not_what_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_KEY", "hush")
+    monkeypatch.setenv("MODEL_FOLDER", "/models/small")
     recipe_of(tmp_path)
     override = 'explorer.reward=[{use: "my.judge:Judge", args: {key: "${env:SECRET_KEY}"}}]'
-    lines = explain(tmp_path / "recipe.yaml", [override])
+    lines = explain(tmp_path / "recipe.yaml", [override, "model={path: '${env:MODEL_FOLDER}'}"])
     assert 'explorer.reward.0.args.key = "${env:SECRET_KEY}"  # command line' in lines
     assert "hush" not in "\n".join(lines)
+    assert 'model.path = "/models/small"  # command line' in lines, "a path is no secret"
+    lines = explain(tmp_path / "recipe.yaml", ["model={path: '${env:SECRET_KEY}'}", override])
+    assert 'model.path = "${env:SECRET_KEY}"  # command line' in lines, "it stands at another key too"
 
 
 def test_an_advantage_operator_of_ones_own_counts_as_one() -> None:
