@@ -17,6 +17,7 @@ from rft_data.cli.recipe_path import Overrides, RecipePath, shipped_or_file
 from rft_data.core.errors import RecipeError
 
 if TYPE_CHECKING:
+    from rft_data.recipe.explain import Value
     from rft_data.recipe.recipe import Recipe
     from rft_data.recipe.shipped import ShippedRecipe
     from rft_data.run.debug.probing import Probe
@@ -111,21 +112,29 @@ def new(
 def diff(
     left: RecipePath,
     right: Annotated[Path, typer.Argument(help="Another recipe, by file or name.", callback=shipped_or_file)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to RIGHT: key.path=value, ~key.path (deletes it), OVERLAY.yaml ..."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """In which values two recipes differ, after presets and defaults."""
+    """In which values two recipes differ, after presets and defaults.
+
+    Entries of lists are paired by name: stages by their algorithm, operators and rewards by theirs.
+    """
     with edge():
         from rft_data.recipe.difference import differences
         from rft_data.recipe.explain import values
         from rft_data.recipe.load import load_recipe
 
-        origins = {
-            side: {one.key: one.origin for one in values(path)}
-            for side, path in (("left", left), ("right", right))
-        }
+        changes = overrides or []
+        origins = {"left": values(left), "right": values(right, changes)}
         found = [
-            {**asdict(one), "origins": {side: origins[side][one.key] for side in one.values}}
-            for one in differences(load_recipe(left), load_recipe(right))
+            {
+                **asdict(one),
+                "origins": {side: _origin(origins[side], place) for side, place in one.places.items()},
+            }
+            for one in differences(load_recipe(left), load_recipe(right, changes))
         ]
         lines = [
             f"{one['key']}: {' -> '.join(_value(one['values'], side) for side in ('left', 'right'))}"
@@ -251,6 +260,11 @@ def _chosen(given: str | None, flag: str, choices: Sequence[str]) -> str:
 
 def _listed(one: ShippedRecipe) -> str:
     return "\n".join([f"{one.name}\n  {one.about}", *(f"  {key}: {said}" for key, said in one.facts.items())])
+
+
+def _origin(values: Sequence[Value], place: str) -> str:
+    """What set a value; of a list, its first one."""
+    return next(one.origin for one in values if one.key == place or one.key.startswith(f"{place}."))
 
 
 def _value(values: dict[str, object], side: str) -> str:

@@ -41,7 +41,7 @@ COMMANDS: dict[str, list[str]] = {
     "recipe show": ["quickstart", "nothing"],
     "recipe copy": ["quickstart DIR/copy.yaml", "nothing DIR/other.yaml"],
     "recipe new": ["DIR/new.yaml --goal grpo --data RECIPE", "DIR/new.yaml --goal nothing"],
-    "recipe diff": ["RECIPE RECIPE", "RECIPE NONE"],
+    "recipe diff": ["RECIPE RECIPE", f"RECIPE RECIPE {ARGS}", "RECIPE NONE"],
     "recipe schema": [""],
     "recipe validate": ["RECIPE", f"RECIPE {SEED}", f"RECIPE {ARGS}"],
     "recipe explain": ["RECIPE", f"RECIPE {SEED}", f"RECIPE {ARGS}"],

@@ -28,6 +28,14 @@ def test_recipes_are_listed_shown_and_compared_by_name() -> None:
     assert one["values"] == {"left": 0, "right": 2}
     assert re.search(r"recipes/quickstart\.yaml:\d+$", one["origins"]["left"])
     assert re.search(r"recipes/async_local\.yaml:\d+$", one["origins"]["right"])
+    same = ["recipe", "diff", "quickstart", "quickstart"]
+    changed = rft(
+        *same, "seed=7", "experience_ops=[{grpo_advantage_mapper: {}}, {reward_variance_filter: {}}]"
+    )
+    assert re.search(
+        r"^seed: \d+ -> 7  # .*quickstart\.yaml:\d+, command line$", changed.stdout, re.MULTILINE
+    )
+    assert re.search(r"^experience_ops \(order\): \[.*\] -> .*, command line$", changed.stdout, re.MULTILINE)
 
 
 def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:

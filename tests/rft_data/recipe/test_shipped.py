@@ -144,6 +144,35 @@ def test_differences_are_of_values_after_presets_and_defaults() -> None:
     assert any(key.startswith("experience_ops") for key in dapo)
 
 
+def test_entries_of_lists_are_compared_by_their_names(tmp_path: Path) -> None:
+    path = named("quickstart").path  # its stages: sft, grpo
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    grpo = "{algorithm: grpo, groups_per_step: 8, steps: 4}"
+    one.write_text(f"extends: quickstart\nstages: [{grpo}]\n")
+    other.write_text("extends: one.yaml\nstages: [{algorithm: sft}, " + grpo.replace("4", "9") + "]\n")
+    found = {diff.key: diff for diff in differences(load_recipe(one), load_recipe(other))}
+    assert set(found) == {"stages[grpo].steps", "stages[sft].algorithm", "stages[sft].data"} | {
+        key for key in found if key.startswith("stages[sft].")
+    }
+    assert found["stages[grpo].steps"].values == {"left": 4, "right": 9}
+    assert found["stages[grpo].steps"].places == {"left": "stages.0.steps", "right": "stages.1.steps"}
+    assert found["stages[sft].algorithm"].values == {"right": "sft"}
+    operators = (
+        "[{reward_range_filter: {min_reward: 0}}, {reward_variance_filter: {}}, {grpo_advantage_mapper: {}}]"
+    )
+    swapped = (
+        "[{reward_variance_filter: {}}, {reward_range_filter: {min_reward: 1}}, {grpo_advantage_mapper: {}}]"
+    )
+    left, right = (load_recipe(path, [f"experience_ops={one}"]) for one in (operators, swapped))
+    assert {one.key: one.values for one in differences(left, right)} == {
+        "experience_ops (order)": {
+            "left": ["reward_range_filter", "reward_variance_filter", "grpo_advantage_mapper"],
+            "right": ["reward_variance_filter", "reward_range_filter", "grpo_advantage_mapper"],
+        },
+        "experience_ops[reward_range_filter].reward_range_filter.min_reward": {"left": 0, "right": 1},
+    }
+
+
 @pytest.fixture(scope="module")
 def schema() -> jsonschema.Draft202012Validator:
     found = recipe_schema()
