@@ -84,10 +84,7 @@ class OperatorPipeline:
         self._steps: list[Step] = []
         self._reads: set[str] = set()
         self._reads_text = self._natives = False
-        seen: Counter[str] = Counter()
-        for spec in specs:
-            seen[spec.name] += 1
-            self._add(spec, spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}")
+        self._build(specs)
         self._counts = OperatorCounts()
 
     @property
@@ -146,6 +143,19 @@ class OperatorPipeline:
                 f"op_limits names operator '{operator}', which '{self.name}' does not have;"
                 f"{suggest(operator, known)}"
             )
+
+    def _build(self, specs: Sequence[Spec]) -> None:
+        """Build the operators. Raises: RecipeError naming every one that refuses its arguments."""
+        seen: Counter[str] = Counter()
+        refused: list[tuple[str, RecipeError]] = []
+        for place, spec in enumerate(specs):
+            seen[spec.name] += 1
+            try:
+                self._add(spec, spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}")
+            except RecipeError as err:
+                refused.append((f"{self.name}[{place}]: {err}", err))
+        if refused:
+            raise RecipeError("\n".join(said for said, _ in refused)) from refused[0][1]
 
     def _add(self, spec: Spec, label: str) -> None:
         """Build an operator and append it to the list."""

@@ -176,10 +176,11 @@ def _validated(recipe: Path, overrides: Sequence[str], *, deep: bool) -> Recipe:
     if deep:
         from rft_data.recipe.invalid import invalid
         from rft_data.recipe.layers import read_layers
-        from rft_data.run.deep_check import deep_problems  # loads the libraries
+        from rft_data.run.deep_check import as_written, deep_problems  # loads the libraries
 
-        if found := deep_problems(load_recipe(recipe, overrides)):
-            raise invalid(read_layers(recipe, overrides).origins, found, "cannot run here")
+        written, resolved = read_layers(recipe, overrides), load_recipe(recipe, overrides)
+        if found := [as_written(one, resolved, written.tree) for one in deep_problems(resolved)]:
+            raise invalid(written.origins, found, "cannot run here")
     return loaded
 
 

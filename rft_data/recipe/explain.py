@@ -16,11 +16,12 @@ from rft_data.recipe.leaves import dotted
 from rft_data.recipe.load import load_recipe
 from rft_data.recipe.modes import TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
-from rft_data.recipe.presets import OFFLINE, with_preset
+from rft_data.recipe.presets import OFFLINE, with_preset, written_place
 from rft_data.recipe.public_keys import shown_leaves
 from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.references import filled
 from rft_data.recipe.section import Loc
+from rft_data.recipe.sections import Operators
 
 PRESET, DEFAULT = "preset", "default"
 
@@ -92,6 +93,7 @@ class _Origins:
         layers = read_layers(path, overrides)
         self._origins = layers.origins
         self._written: Any = filled(layers).tree
+        self._operators: Operators = getattr(recipe, "experience_ops", [])
         trains = isinstance(recipe, OnlineRecipe | TrainRecipe)
         explores = isinstance(recipe, OnlineRecipe)
         self._preset = with_preset(self._written, explores=explores) if trains else self._written
@@ -99,8 +101,7 @@ class _Origins:
     def find(self, key: Loc) -> str:
         """The origin of a value that is in the recipe."""
         if key[0] == "experience_ops" and len(key) > 2:  # a preset may move them
-            operators = self._written.get("experience_ops", [])
-            place = next((i for i, entry in enumerate(operators) if key[2] in entry), None)
+            place = written_place(self._written.get("experience_ops"), self._operators, int(key[1]))
             return PRESET if place is None else self._origins.find((key[0], place, *key[2:])).short
         if not _has(self._preset, key):
             return DEFAULT

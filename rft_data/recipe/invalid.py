@@ -26,7 +26,7 @@ def invalid_at(origins: Origins, at: Origin, problem: Problem) -> RecipeError:
 def _error(
     origins: Origins, placed: Sequence[tuple[Origin, Problem]], verdict: str = "is not a valid recipe"
 ) -> RecipeError:
-    lines = [f"  {at} {dotted(one.loc) or 'recipe'}: {one.message}" for at, one in placed]
+    lines = [f"  {at} {one}" for at, one in placed]
     error = RecipeError("\n".join([f"{origins.file} {verdict}:", *lines]))
     error.mistakes = [
         {

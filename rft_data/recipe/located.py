@@ -34,7 +34,7 @@ def located(tree: object, written: object, model: type[BaseModel], problem: Erro
         known_kinds = _alike(_sections(model, loc[:-1]), _at(tree, loc[:-1]))
         message = _refused(tree, loc) or _unknown(known_kinds, model, loc)
     elif kind == "missing":
-        message = _missing(model, loc)
+        message = _missing(model, loc) if loc[1:] else _missing_section(tree, model, loc)
     elif kind in _NO_SECTION:
         message = _no_section(written, model, loc)
     elif not loc and kind == "value_error":
@@ -118,6 +118,13 @@ def _at(node: Any, loc: Loc) -> Any:
 def _missing(model: type[BaseModel], loc: Loc) -> str:
     said = {field_docs(section).get(str(loc[-1]), "") for section in _sections(model, loc[:-1])} - {""}
     return f"is missing. {said.pop()}" if len(said) == 1 else "is missing"
+
+
+def _missing_section(tree: object, model: type[BaseModel], loc: Loc) -> str:
+    """Said at the line of `mode`, which asks for it."""
+    mode = tree.get("mode") if isinstance(tree, dict) else None
+    wanted = "" if mode is None else f", and mode '{mode}' needs it"
+    return _missing(model, loc).replace("is missing", f"is missing{wanted}", 1)
 
 
 def _found(written: object, loc: Loc) -> str:

@@ -27,6 +27,7 @@ class Origin:
 
 
 COMMAND_LINE = Origin(None)
+_MODE = ("mode",)
 
 
 class Origins:
@@ -59,7 +60,12 @@ class Origins:
         self._found = moved
 
     def find(self, loc: Loc) -> Origin:
-        """The origin of a value, or of the innermost section around it that was written."""
+        """The origin of a value, or of the innermost section around it that was written.
+
+        Of a section that nobody wrote: that of `mode`, which says which sections there are.
+        """
+        if loc and loc[:1] not in self._found and _MODE in self._found:
+            return self._found[_MODE]
         return next(self._found[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in self._found)
 
     def order(self, loc: Loc) -> tuple[bool, bool, str, int, int]:

@@ -5,7 +5,7 @@ It works on the parsed tree, before the sections are checked; a tree that is mal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rft_data.core.errors import RftError
 from rft_data.recipe.algorithms import Algorithm, find_algorithm
@@ -79,6 +79,14 @@ def _operators(given: object, algorithm: Algorithm) -> object:
     if own is None:
         return [*given, *added]
     return [*given[:own], *(entry for entry in added if not sets_advantage(entry)), *given[own:]]
+
+
+def written_place(written: object, operators: Sequence[Mapping[str, object]], place: int) -> int | None:
+    """Where an operator of a resolved list stands in the list as it is written; None: the preset added it."""
+    [name] = operators[place]
+    before = sum(name in one for one in operators[:place])
+    places = [i for i, one in enumerate(written) if name in one] if isinstance(written, list) else []
+    return places[before] if before < len(places) else None
 
 
 def sets_advantage(entry: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from rft_data.recipe.kinds import (
 from rft_data.recipe.leaves import dotted
 from rft_data.recipe.modes import ExplorerRecipe, OperatorRecipe
 from rft_data.recipe.preflight.problem import Problem
+from rft_data.recipe.presets import written_place
 from rft_data.recipe.recipe import Recipe, RunRecipe, TasksRecipe
 from rft_data.recipe.section import Loc
 from rft_data.recipe.sections import EngineSection
@@ -31,7 +32,8 @@ from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
 from rft_data.run.data_check.fed import unfed
-from rft_data.run.data_check.imported import check_imports
+from rft_data.run.data_check.imported import import_problems
+from rft_data.run.data_check.report import DataReport
 from rft_data.run.debug.chosen import seen
 from rft_data.run.hub_reach import hub_asked_once
 from rft_data.run.image_checks import check_recipe_images
@@ -59,28 +61,38 @@ def deep_problems(recipe: Recipe) -> list[Problem]:
         return [*(Problem((), one) for one in silent), *_part_problems(recipe)]
 
 
+def as_written(problem: Problem, recipe: Recipe, tree: Mapping[str, object]) -> Problem:
+    """A problem of a recipe, at its place in the tree that was written: a preset may have moved operators."""
+    judging = with_operators(recipe)
+    if judging is None or problem.loc[:1] != ("experience_ops",) or len(problem.loc) == 1:
+        return problem
+    key, place, *inside = problem.loc
+    found = written_place(tree.get("experience_ops"), judging.experience_ops, int(place))
+    return Problem((key,) if found is None else (key, found, *inside), problem.message)
+
+
 def _part_problems(recipe: Recipe) -> list[Problem]:
     found = _Problems()
     for loc, check in _part_checks(recipe):
         found.attempt(loc, check)
     if (run := with_model(recipe)) is not None:
-        at, told = ("imports", _import_problems(run)) if run.imports else ("buffer", unfed(run, []))
-        found.list += [Problem((at,), one) for one in told]
-    tasks: list[Task] = []
+        found.list += _import_problems(run) if run.imports else unfed(run, [])
+    tasksets: list[list[Task]] = []
     if (asking := with_tasks(recipe)) is not None:
         for i, section in enumerate(asking.tasks):
-            tasks += _first_tasks(section, asking, partial(found.attempt, ("tasks", i)))
+            tasksets.append(_first_tasks(section, asking, partial(found.attempt, ("tasks", i))))
     if (playing := with_explorers(recipe)) is not None:
-        _check_play(playing, tasks, found)
+        _check_play(playing, tasksets, found)
     return found.list
 
 
-def _check_play(recipe: ExplorerRecipe, tasks: list[Task], found: _Problems) -> None:
+def _check_play(recipe: ExplorerRecipe, tasksets: Sequence[list[Task]], found: _Problems) -> None:
     """Make the workflows, with the tokenizer where there is one model, and render the prompts of tasks.
 
     The user's own rewards are made, and called once.
     """
     section = recipe.explorer
+    tasks = [task for one in tasksets for task in one]
     for i, reward in enumerate(section.reward):
         found.attempt(("explorer", "reward", i), partial(check_own_reward, section, reward, tasks))
     model, tokenizer = recipe.played.path, None
@@ -89,9 +101,11 @@ def _check_play(recipe: ExplorerRecipe, tasks: list[Task], found: _Problems) -> 
     found.attempt(("explorer", "workflow"), partial(check_workflow, section, section.workflow, tokenizer))
     for name, one in section.workflows.items():
         found.attempt(("explorer", "workflows", name), partial(check_workflow, section, one, tokenizer))
-    images = found.attempt(("tasks",), partial(_images_are_taken, recipe, tasks))
-    if tokenizer is not None and images:
-        found.attempt((), partial(_check_prompts, recipe, tokenizer, tasks))
+    renders = found.attempt(("model", "path"), partial(_renders, recipe, tokenizer, tasks))
+    for i, some in enumerate(tasksets):
+        images = found.attempt(("tasks", i), partial(_images_are_taken, recipe, some))
+        if some and images and renders and tokenizer is not None:
+            found.attempt(("tasks", i), partial(_check_prompts, recipe, tokenizer, some))
 
 
 def _images_are_taken(recipe: ExplorerRecipe, tasks: list[Task]) -> bool:
@@ -100,11 +114,12 @@ def _images_are_taken(recipe: ExplorerRecipe, tasks: list[Task]) -> bool:
     return True
 
 
-def _import_problems(recipe: RunRecipe) -> Iterator[str]:
+def _import_problems(recipe: RunRecipe) -> Iterator[Problem]:
     """Imports that cannot be read, and rows that no stage can train on."""
-    report = check_imports(recipe, recipe.imports)
-    yield from report.problems
-    yield from (f"import '{one.name}': {said}" for one in report.tasksets for said in one.problems)
+    report = DataReport([])
+    yield from import_problems(recipe, recipe.imports, report)
+    for i, one in enumerate(report.tasksets):
+        yield from (Problem(("imports", i), said) for said in one.problems)
 
 
 class _Problems:
@@ -125,9 +140,10 @@ class _Problems:
 
 def _apart(loc: Loc, text: str) -> list[Problem]:
     """What a check says, without the key; of a list of operators each mistake at its entry."""
-    of_entries = re.findall(rf"^ *{loc[-1]}\[(\d+)\][:.] ?(.*)$", text, re.MULTILINE) if loc else []
+    _, *of_entries = re.split(rf"^ *{loc[-1]}\[(\d+)\][:.] ?", text, flags=re.MULTILINE) if loc else [text]
     if of_entries:
-        return [Problem((*loc, int(number)), said) for number, said in of_entries]
+        entries = zip(of_entries[::2], of_entries[1::2], strict=True)
+        return [Problem((*loc, int(number)), said.strip()) for number, said in entries]
     return [Problem(loc, text.removeprefix(f"{dotted(loc)}: "))]
 
 
@@ -198,17 +214,7 @@ def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> lis
 
 
 def _check_prompts(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
-    """Render prompts with the model's template.
-
-    Raises: RecipeError without a template, and for prompts that leave no room for an answer.
-    """
-    if recipe.explorer.workflow.use != "single_turn" or not tasks:
-        return
-    if tokenizer.chat_template is None:
-        raise RecipeError(
-            f"model.path: the tokenizer of '{recipe.played.path}' has no chat template, and tasks are "
-            "chat messages; take an instruction-tuned model, or put a chat_template.jinja into its folder."
-        )
+    """Render the prompts of a taskset. Raises: RecipeError for those that leave no room for an answer."""
     lengths = [len(seen(recipe, tokenizer, task).ids) for task in tasks]
     room = recipe.explorer.engine.max_model_len - recipe.explorer.max_tokens
     if too_long := sum(length > room for length in lengths):
@@ -217,6 +223,18 @@ def _check_prompts(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase, t
             f"{max(lengths)}), the room that explorer.max_tokens {recipe.explorer.max_tokens} leaves in "
             f"explorer.engine.max_model_len {recipe.explorer.engine.max_model_len}; raise the latter."
         )
+
+
+def _renders(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase | None, tasks: list[Task]) -> bool:
+    """Whether prompts are rendered here. Raises: RecipeError for a tokenizer without a chat template."""
+    if tokenizer is None or recipe.explorer.workflow.use != "single_turn" or not tasks:
+        return False
+    if tokenizer.chat_template is None:
+        raise RecipeError(
+            f"model.path: the tokenizer of '{recipe.played.path}' has no chat template, and tasks are "
+            "chat messages; take an instruction-tuned model, or put a chat_template.jinja into its folder."
+        )
+    return True
 
 
 def _tokenizer(model: str) -> PreTrainedTokenizerBase:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rft_data.core.codec import to_preferences
 from rft_data.core.errors import RowError, TrainingError
-from rft_data.core.filters import And, Compare, Filter, parse_text
+from rft_data.core.filters import And, Compare, Filter, IsNull, Not, parse_text
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
@@ -109,12 +109,15 @@ def _found_pairs(store: BufferReader, choice: PairChoice) -> Iterator[Preference
 
 
 def require_pairs(store: BufferReader, choice: PairChoice) -> None:
-    """Check that the filter passes a stored pair, or a row to mine one from; only one row is read.
+    """Check that the filter passes a stored pair, or a group to mine one from; no text is read.
 
     Raises: TrainingError with the numbers that the buffer has, where there is none.
     """
-    table, key = ("experiences", "seq") if choice.pairs == "mined" else ("preferences", "preference_id")
-    if not store.read(table, [key], pair_filter(choice), 1).num_rows:
+    if choice.pairs == "mined":
+        found = minable(store, pair_filter(choice), choice.margin)
+    else:
+        found = store.read("preferences", ["preference_id"], pair_filter(choice), 1).num_rows
+    if not found:
         raise TrainingError(_no_pairs(store, choice, {}))
 
 
@@ -158,8 +161,10 @@ def _no_pairs(store: BufferReader, choice: PairChoice, left_out: Mapping[str, in
     counts = store.counts()
     there = f"{counts['preferences']} stored pairs and {counts['experiences']} experiences"
     if choice.pairs == "mined":
+        scored = store.read("experiences", ["seq"], Not(IsNull("reward"))).num_rows
         return (
-            f"no preference pair could be mined{listed_reasons(left_out)}; the buffer has {there}. A pair "
+            f"no preference pair could be mined{listed_reasons(left_out)}; the buffer has {there}, of which "
+            f"{scored} have a reward. A pair "
             "needs a group with two answers to one prompt and rewards that differ by more than 'margin': "
             "loosen 'where', 'run' and 'margin', score the rows (rft data run), or use 'pairs: stored'."
         )

@@ -11,13 +11,14 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import TrainingError
 from rft_data.recipe.kinds import that_only_trains_on_stored
 from rft_data.recipe.modes import OfflineRecipe
+from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.stage_rows import require_heldout, require_stage_rows
 
 Needs = Callable[[Buffer], None]
 
 
-def unfed(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[str]:
+def unfed(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[Problem]:
     """What a recipe that only trains on stored rows needs and would not find; of other recipes nothing.
 
     Args: imported: what its imports made, each in a buffer of its own.
@@ -33,33 +34,34 @@ def unfed(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[str]:
                 return  # it has begun: stages may be done whose rows are gone
             buffers.append(own)
         if not buffers:
-            yield (
+            yield Problem(
+                ("buffer",),
                 f"there is no buffer at {offline.buffer.uri} yet and the recipe imports nothing: "
                 "its stages have nothing to train on. Write 'imports: [{path: FILE}]' (docs/formats.md), "
-                "fill the buffer with rft buffer import, or explore into it first."
+                "fill the buffer with rft buffer import, or explore into it first.",
             )
             return
-        for place, needs in _needs(offline):
-            if (lack := _lack(needs, buffers)) is not None:
-                yield f"{place}: {lack}"
+        yield from _stage_lacks(offline, buffers)
+        if offline.heldout is not None:
+            lack = _lack(partial(require_heldout, offline.heldout), buffers)
+            yield from () if lack is None else [Problem(("heldout",), lack)]
 
 
-def feeds_none(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[str]:
+def feeds_none(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[Problem]:
     """Why no stage of a recipe that only trains on stored rows can train on what a source makes."""
     offline = that_only_trains_on_stored(recipe)
     if offline is None:
         return
-    lacks = [_lack(partial(require_stage_rows, stage), imported) for stage in offline.stages]
-    if None not in lacks:
-        stages = [f"stages.{number} ({stage.algorithm})" for number, stage in enumerate(offline.stages)]
-        yield from (f"{place}: {lack}" for place, lack in zip(stages, lacks, strict=True))
+    lacks = list(_stage_lacks(offline, imported))
+    if len(lacks) == len(offline.stages):
+        yield from lacks
 
 
-def _needs(recipe: OfflineRecipe) -> Iterator[tuple[str, Needs]]:
+def _stage_lacks(recipe: OfflineRecipe, buffers: Sequence[Buffer]) -> Iterator[Problem]:
+    """Stages for which none of the buffers has anything."""
     for number, stage in enumerate(recipe.stages):
-        yield f"stages.{number} ({stage.algorithm})", partial(require_stage_rows, stage)
-    if recipe.heldout is not None:
-        yield "heldout", partial(require_heldout, recipe.heldout)
+        if (lack := _lack(partial(require_stage_rows, stage), buffers)) is not None:
+            yield Problem(("stages", number), f"'{stage.algorithm}' has nothing to train on: {lack}")
 
 
 def _lack(needs: Needs, buffers: Sequence[Buffer]) -> str | None:

@@ -18,6 +18,7 @@ from rft_data.core.errors import RftError
 from rft_data.core.lookup import is_import_path
 from rft_data.core.rows import PreferencePair
 from rft_data.recipe.imports import Import
+from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run import build
 from rft_data.run.data_check.fed import feeds_none, unfed
@@ -45,7 +46,17 @@ def check_imports(recipe: RunRecipe, sections: Sequence[Import]) -> DataReport:
     Args: recipe: whose model and stages the rows are for; sections: of its own, or one that it lacks yet.
     """
     report = DataReport([])
-    view = _View.of(recipe, report.problems)
+    report.problems += map(str, import_problems(recipe, sections, report))
+    return report
+
+
+def import_problems(recipe: RunRecipe, sections: Sequence[Import], report: DataReport) -> list[Problem]:
+    """What keeps a recipe from training on its imports as a whole; `report` gets what each one becomes.
+
+    Args: as of `check_imports`.
+    """
+    problems: list[Problem] = []
+    view = _View.of(recipe, problems)
     with ExitStack() as opened:
         buffers = []
         for section in sections:
@@ -53,8 +64,8 @@ def check_imports(recipe: RunRecipe, sections: Sequence[Import]) -> DataReport:
             report.tasksets.append(_imported(section, buffers[-1], view))
         if not any(one.problems for one in report.tasksets):  # else that is why
             is_its_own = list(sections) == recipe.imports
-            report.problems += unfed(recipe, buffers) if is_its_own else feeds_none(recipe, buffers)
-    return report
+            problems += unfed(recipe, buffers) if is_its_own else feeds_none(recipe, buffers)
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class _View:
     """The longest row that every stage takes whole: the least `trl.max_length`; None: nothing is cut."""
 
     @classmethod
-    def of(cls, recipe: RunRecipe, problems: list[str]) -> _View:
+    def of(cls, recipe: RunRecipe, problems: list[Problem]) -> _View:
         """The view of a recipe's model; what is wrong with that is added to `problems`."""
         from explorers.role import load_tokenizer
 
@@ -79,7 +90,8 @@ class _View:
             with TemporaryDirectory() as folder:
                 tokenizer = load_tokenizer(str(build.model_folder(model, Path(folder), recipe.seed)))
         except (RftError, OSError, ValueError) as err:
-            problems.append(f"the model's tokenizer cannot be loaded, so no token is counted: {err}")
+            said = f"the model's tokenizer cannot be loaded, so no token is counted: {err}"
+            problems.append(Problem(("model",), said))
             return cls(None, room)
         return cls(tokenizer, room)
 

@@ -134,9 +134,12 @@ def test_explain_gives_programs_every_value_with_its_origin() -> None:
 
 def test_what_deep_finds_is_at_its_key(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
-    done = rft("recipe", "validate", str(recipe), "--deep", "--json", "stages.0.trl={bf16: true, fp16: true}")
+    last = "  - grpo_advantage_mapper: {scale: nothing}"
+    recipe.write_text(recipe.read_text().replace("  - grpo_advantage_mapper: {}", last))
+    mistaken = ["stages.0.trl={bf16: true, fp16: true}", "stages.1.algorithm=dapo"]  # which adds an operator
+    done = rft("recipe", "validate", str(recipe), "--deep", "--json", *mistaken)
     assert done.exit_code == 2
-    [mistake] = json.loads(done.stdout)["mistakes"]
-    line = recipe.read_text().splitlines().index("  - algorithm: sft") + 1
-    assert (mistake["key"], mistake["line"]) == ("stages.0", line)
-    assert f"{recipe}:{line}:" in done.stderr
+    lines = recipe.read_text().splitlines()
+    places = {"stages.0": lines.index("  - algorithm: sft") + 1, "experience_ops.2": lines.index(last) + 1}
+    assert {one["key"]: one["line"] for one in json.loads(done.stdout)["mistakes"]} == places
+    assert all(f"{recipe}:{line}:" in done.stderr for line in places.values())

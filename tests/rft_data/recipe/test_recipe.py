@@ -77,6 +77,10 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
     assert f"  {path}:22:5 stages.0.stepz: unknown key; did you mean 'steps'?" in lines
     assert any("stages.0.steps: is missing. Optimizer steps" in line for line in lines)
     assert len(lines) == 5
+    text = GOOD.replace("selector:", "nothing:")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, text))
+    assert f"  {path}:3:1 selector: is missing, and mode 'online' needs it. Which tasks" in str(caught.value)
 
 
 def test_a_mistake_of_a_stage_has_the_stage_as_its_place_and_brings_no_other(tmp_path: Path) -> None:

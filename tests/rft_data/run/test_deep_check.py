@@ -59,8 +59,8 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
     told(
         found,
         "stages.0: trl: SFTConfig refuses",
-        "experience_ops: operator 'reward_variance_filter' does not accept",
-        "of the first 3 prompts have more than 4",
+        "experience_ops.1: operator 'reward_variance_filter' does not accept",
+        "tasks.0: 3 of the first 3 prompts have more than 4",
         "its attention heads are 16 wide, and vLLM has on a CPU those of 32, 64",
     )
 
@@ -189,6 +189,20 @@ def test_images_that_the_model_or_its_template_does_not_take_are_told(
     [found] = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
     assert re.search(message, found.message)
     assert found.message.endswith("give a vision-language model, or tasks without images.")
+
+
+def test_imports_and_tasksets_are_named_by_their_number(tmp_path: Path) -> None:
+    (tmp_path / "good.jsonl").write_text('{"question": "1+1?", "answer": "It is\\n#### 2"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"nothing": 1}\n')
+    source = f"source: {{use: file, path: {tmp_path}/rows.jsonl}}"
+    overrides = [
+        f"imports=[{{path: {tmp_path}/good.jsonl}}, {{path: {tmp_path}/bad.jsonl}}]",
+        with_model(tmp_path, QWEN25),
+        "explorer.engine.max_model_len=128",
+        f"tasks=[{{name: sums, {source.replace('}', ', limit: 1}')}}}, {{name: other, {source}}}]",
+    ]
+    found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
+    told(found, "imports.1: ", "tasks.1: 1 of the first 3 prompts")
 
 
 def test_tools_that_tasks_offer_count_in_the_length_of_prompts(tmp_path: Path) -> None:

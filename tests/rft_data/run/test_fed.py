@@ -14,6 +14,7 @@ from rft_data.recipe.recipe import Recipe
 from rft_data.run.data_check import check_recipe_data, check_source
 from rft_data.run.data_check.fed import unfed
 from rft_data.run.deep_check import deep_problems
+from tests.rft_data.conftest import make_experience
 
 TASKS = [{"question": "1+1?", "answer": "2"}]
 SOLVED = [{"question": "1+1?", "answer": "It is\n#### 2"}]
@@ -38,12 +39,29 @@ def recipe(folder: Path, stages: str, rows: list[dict[str, Any]] | None, *more: 
 @pytest.mark.parametrize(
     ("stages", "rows", "said"),
     [
-        ("[{algorithm: dpo}]", SOLVED, "stages.0 (dpo): there is no stored preference pair to use"),
-        ("[{algorithm: reward_model}]", ANSWERS, "stages.0 (reward_model): there is no stored preference"),
-        ("[{algorithm: dpo, data: {pairs: mined}}]", TASKS, "stages.0 (dpo): no preference pair could be"),
-        ("[{algorithm: sft, data: {}}]", TASKS, "stages.0 (sft): there is no experience to train on"),
+        (
+            "[{algorithm: dpo}]",
+            SOLVED,
+            "stages.0: 'dpo' has nothing to train on: there is no stored preference pair to use",
+        ),
+        (
+            "[{algorithm: reward_model}]",
+            ANSWERS,
+            "stages.0: 'reward_model' has nothing to train on: there is no stored preference",
+        ),
+        (
+            "[{algorithm: dpo, data: {pairs: mined}}]",
+            TASKS,
+            "stages.0: 'dpo' has nothing to train on: no preference pair could be",
+        ),
+        ("[{algorithm: dpo, data: {pairs: mined}}]", ANSWERS, "and 1 experiences, of which 0 have a reward"),
+        (
+            "[{algorithm: sft, data: {}}]",
+            TASKS,
+            "'sft' has nothing to train on: there is no experience to train on",
+        ),
         ("[{algorithm: sft, data: {min_reward: 1}}]", ANSWERS, "'sft' chooses rows by their score"),
-        ("[{algorithm: kto}]", ANSWERS, "stages.0 (kto): 'kto' chooses rows by their score"),
+        ("[{algorithm: kto}]", ANSWERS, "'kto' has nothing to train on: 'kto' chooses rows by their score"),
         ("[{algorithm: dpo}]", PAIRS, ""),
         ("[{algorithm: sft, data: {}}]", SOLVED, ""),
         ("[{algorithm: kto}]", LABELS, ""),
@@ -79,8 +97,19 @@ def test_a_buffer_that_is_not_there_is_named_and_one_that_has_rows_feeds(tmp_pat
     run = with_model(given)
     assert run is not None
     with Buffer(tmp_path / "buffer") as buffer:
-        assert [one.partition(" to use")[0] for one in unfed(run, [])] == [
-            "stages.0 (dpo): there is no stored preference pair"
-        ]
+        [lack] = unfed(run, [])
+        assert lack.loc == ("stages", 0)
+        assert lack.message.startswith("'dpo' has nothing to train on: there is no stored preference pair")
         import_into(buffer, tmp_path / "rows.jsonl")
+        assert list(unfed(run, [])) == []
+
+
+def test_mined_pairs_need_groups_whose_rewards_differ(tmp_path: Path) -> None:
+    run = with_model(recipe(tmp_path, "[{algorithm: dpo, data: {pairs: mined, margin: 0.5}}]", None))
+    assert run is not None
+    with Buffer(tmp_path / "buffer") as buffer:
+        buffer.append([make_experience(0), make_experience(1)])
+        [found] = unfed(run, [])
+        assert "2 experiences, of which 2 have a reward. A pair needs a group with" in found.message
+        buffer.append([make_experience(2, reward=0.4)])
         assert list(unfed(run, [])) == []
