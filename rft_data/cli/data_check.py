@@ -37,10 +37,20 @@ def check(
     prompt: Annotated[
         str | None, typer.Option(help="Column, or template, of the prompt; else recognised.")
     ] = None,
-    answer: Annotated[str | None, typer.Option(help="Column, or template, of the answer.")] = None,
+    answer: Annotated[
+        str | None, typer.Option("--answer", "--completion", help="Column, or template, of the answer.")
+    ] = None,
+    chosen: Annotated[str | None, typer.Option(help="Column of a pair's better answer.")] = None,
+    rejected: Annotated[str | None, typer.Option(help="Column of a pair's worse answer.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column that says whether an answer is desirable, for KTO.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """What tasks, answers or pairs a source gives: examples as the model sees them, lengths, gaps."""
+    """What tasks, answers or pairs a source gives: examples as the model sees them, lengths, gaps.
+
+    With a recipe that reads no tasks, the source is what it would import.
+    """
     with edge():
         from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process
@@ -48,17 +58,23 @@ def check(
 
         prepare_process()
         itself = shipped_or_file(Path(source))
+        parts = {
+            "prompt": prompt,
+            "completion": answer,
+            "chosen": chosen,
+            "rejected": rejected,
+            "label": label,
+        }
+        columns = {part: column for part, column in parts.items() if column is not None}
         if itself.suffix in _RECIPES:
-            if recipe is not None or prompt is not None or answer is not None:
-                raise RecipeError(
-                    f"{source} is a recipe; --recipe, --prompt and --answer are for other sources."
-                )
+            if recipe is not None or columns:
+                raise RecipeError(f"{source} is a recipe; --recipe and columns are for other sources.")
             report = check_recipe_data(load_recipe(itself, overrides or []))
         else:
             if overrides and recipe is None:
                 raise RecipeError(f"{overrides[0]!r} changes a recipe; name it with --recipe.")
             loaded = None if recipe is None else load_recipe(shipped_or_file(recipe), overrides or [])
-            report = check_source(source, prompt=prompt, answer=answer, recipe=loaded)
+            report = check_source(source, columns, loaded)
         show(report.as_json(), "\n".join(_lines(report)), as_json=as_json)
         if not report.is_sound:
             raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,22 +64,25 @@ def _check_tasks(recipe: TasksRecipe) -> DataReport:
 
 
 def check_source(
-    text: str, *, prompt: str | None = None, answer: str | None = None, recipe: Recipe | None = None
+    text: str, columns: Mapping[str, str] | None = None, recipe: Recipe | None = None
 ) -> DataReport:
     """Check a source of tasks; for a recipe that reads none, of answers and pairs that it would import.
 
-    Args: as of `_check_tasks_of`.
-    Raises: what that raises.
+    Args: columns: or templates, by the names of `ImportColumns`; of tasks, `completion` is the answer. What
+        is not named is recognised. recipe: whose model, lengths, rewards, held-out tasks or stages it is
+        checked against.
+    Raises: RecipeError for columns that cannot be; what a buffer raises that cannot be opened.
     """
     asking, run = (None, None) if recipe is None else (with_tasks(recipe), with_model(recipe))
+    given = dict(columns or {})
     if asking is not None or run is None:
-        return _check_tasks_of(text, prompt, answer, asking)
-    if prompt is not None or answer is not None:
-        raise RecipeError(
-            f"recipe '{run.name}' trains on answers and pairs, whose columns are those of a format "
-            "(docs/formats.md); leave out --prompt and --answer."
-        )
-    section = named_import(text)
+        if {"chosen", "rejected", "label"} & given.keys():
+            raise RecipeError(
+                "--chosen, --rejected and --label are columns of answers and pairs, which a recipe without "
+                "tasks would import; tasks have --prompt and --answer."
+            )
+        return _check_tasks_of(text, given.get("prompt"), given.get("completion"), asking)
+    section = named_import(text, given)
     report = check_imports(run, [section])
     report.tasksets[0].write = json.dumps(section.model_dump(mode="json", exclude_unset=True))
     return report
@@ -88,12 +91,7 @@ def check_source(
 def _check_tasks_of(
     text: str, prompt: str | None, answer: str | None, recipe: TasksRecipe | None
 ) -> DataReport:
-    """Check a file, dataset, generator, function, or the tasksets of a buffer.
-
-    Args: prompt, answer: columns or templates; None: recognised. recipe: whose model, lengths, rewards and
-        held-out tasks it is checked against.
-    Raises: RecipeError for columns that cannot be; what a buffer raises that cannot be opened.
-    """
+    """Check a file, dataset, generator, function, or the tasksets of a buffer. Args, Raises: as above."""
     heldout = max((one.heldout for one in recipe.tasks if one.heldout < 1), default=0.0) if recipe else 0.0
     beside = [task for one in recipe.tasks for task in _read(one, recipe)[1]] if recipe else []
     if (stored := stored_source(text)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,9 @@ from rft_data.core.codec import to_preferences
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import is_import_path
 from rft_data.core.rows import PreferencePair
+from rft_data.recipe.import_columns import ImportColumns
 from rft_data.recipe.imports import Import
+from rft_data.recipe.named_source import named_rows
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run import build
@@ -30,14 +32,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _SHOWN = 3
+_ANSWERS = (("chosen", "rejected"), ("completion",))
+"""Names of columns with answers."""
 _COLUMNS = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
 
 
-def named_import(text: str) -> Import:
-    """The import of a file, folder or dataset of a hub, by its path, or of a function."""
-    if is_import_path(text) and not Path(text).exists():
-        return Import.model_validate({"source": {"use": text}})
-    return Import(path=text)
+def named_import(text: str, columns: Mapping[str, str]) -> Import:
+    """The import of a file, folder or dataset of a hub, by its path, or of a function.
+
+    Args: columns: the parts that were named. Where no answer is, the columns that are called as one are.
+    Raises: RecipeError for columns that make neither an answer nor a pair; what opening the source raises.
+    """
+    is_function = is_import_path(text) and not Path(text).exists()
+    named = {"source": {"use": text}} if is_function else {"path": text}
+    found = dict(columns)
+    if found and found.keys() <= {"prompt", "label"}:
+        first = next(named_rows(text).rows, None)
+        there = {} if first is None or first.row is None else first.row
+        answers = next((some for some in _ANSWERS if there.keys() >= {*some}), ())
+        found |= {name: name for name in answers}
+    ImportColumns(**found)  # raises for parts that do not go together
+    return Import.model_validate({**named, **found})
 
 
 def check_imports(recipe: RunRecipe, sections: Sequence[Import]) -> DataReport:

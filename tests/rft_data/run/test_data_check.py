@@ -227,12 +227,21 @@ def test_answers_and_pairs_that_stages_will_train_on_are_shown_as_they_see_them(
     assert shown.exit_code == 0, shown.stderr
     assert "  rows: 3, stored as: 3 preferences; duplicates: 0\n" in shown.stdout
     assert f'in a recipe, under imports: - {{"path": "{tmp_path}/pairs.jsonl"}}' in shown.stdout
-    refused = rft("data", "check", str(tmp_path / "pairs.jsonl"), "--recipe", str(offline), "--prompt", "p")
-    assert (refused.exit_code, "columns are those of a format" in refused.stderr) == (2, True)
+    asked = {"ask": "1+1?", "chosen": "2", "rejected": "3"}
+    own = [write(tmp_path / "own.jsonl", asked), "--recipe", str(offline), "--prompt", "ask"]
+    [found] = checked(*own)["tasksets"]
+    entry = {"path": str(tmp_path / "own.jsonl"), "prompt": "ask", "chosen": "chosen", "rejected": "rejected"}
+    assert (found["stored"], json.loads(found["write"])) == ({"preferences": 1}, entry)
+    [found] = checked(*own, "--completion", "chosen")["tasksets"]
+    assert (found["stored"], found["examples"][0]["answer"][:1]) == ({"experiences": 1}, "2")
+    wrong = rft("data", "check", *own, "--chosen", "rejected")
+    assert "the columns named are 'prompt', 'chosen'; name 'prompt' and 'completion'" in wrong.stderr
+    wrong = rft("data", "check", own[0], "--prompt", "ask", "--chosen", "chosen")
+    assert "--chosen, --rejected and --label are columns of answers and pairs" in wrong.stderr
     assert rft("recipe", "validate", str(offline), "--deep").exit_code == 0
     foreign = write(tmp_path / "foreign.jsonl", {"messages": [{"role": "user", "content": "no answer"}]})
     deep = rft("recipe", "validate", str(offline), f"imports.0.path={foreign}", "--deep")
-    assert "import 'foreign': no row can be stored; the first because of" in deep.stderr
+    assert "imports.0: no row can be stored; the first because of" in deep.stderr
     none = rft("data", "check", str(offline), "~imports")
     assert "reads no tasks and imports nothing: it trains on what the buffer" in none.stderr
     broken = checked(str(write(tmp_path / "x.jsonl", {"prompt": ""})), "--recipe", str(offline), code=1)

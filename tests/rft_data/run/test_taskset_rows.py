@@ -139,7 +139,7 @@ def test_a_dataset_of_modelscope_is_read_from_what_its_package_fetched(
     assert [one.answer for one in tasks(source, **NAMED)] == ["2", "8", "14"]
     name = f"modelscope://org/sums:train@{commit}"
     assert [found.row for found in open_named(name).rows] == ROWS
-    [found] = check_source(name, prompt="question", answer="answer").tasksets
+    [found] = check_source(name, {"prompt": "question", "completion": "answer"}).tasksets
     assert (found.tasks, found.problems, "modelscope" in found.write) == (9, [], True)
     with pytest.raises(RecipeError, match="is not a dataset of ModelScope; write modelscope://owner/name"):
         open_named("modelscope://sums")
