@@ -14,7 +14,8 @@ from rft_data.recipe.import_columns import ImportColumns
 from rft_data.recipe.json_schema import recipe_schema
 from rft_data.recipe.new_imports import import_entry
 from rft_data.recipe.new_lengths import TINY_MODEL, engine_lengths
-from rft_data.recipe.new_tasks import OWN_REWARD, task_marks
+from rft_data.recipe.new_reward import OWN_REWARD
+from rft_data.recipe.new_tasks import task_marks
 from rft_data.recipe.shipped import shipped_folder
 from rft_data.recipe.yaml_text import as_text, flow
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from explorers.rewards.registry import REWARDS, make_reward
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.recipe.kinds import with_model
@@ -89,6 +90,50 @@ def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path:
     assert "- {use: multiple_choice}" in (tmp_path / "b.yaml").read_text()
     write_recipe(Wanted(Goal.GRPO, "reasoning_gym:chain_sum", "tiny"), tmp_path / "c.yaml")
     assert check_recipe(tmp_path / "c.yaml").mode == "online"
+
+
+SENTENCE = "It was built for a world's fair and stayed because it carried radio."
+
+
+@pytest.mark.parametrize(
+    ("answers", "reward"),
+    [
+        (["2", "-3.5", "1,000"], "math_verify"),
+        (
+            ["12 apples", "$5", r"\frac{1}{2}", "x^2+1", r"$\sqrt{2}$", r"3\text{ cm}", "(1, 2]"],
+            "math_verify",
+        ),
+        (["It is\n#### 2", r"So we get \boxed{\frac12}."], "math_verify"),
+        (["A", "C"], "multiple_choice"),
+        (["A", "12"], "math_verify"),
+        (["Paris", "No", "12 May 1990", "2"], "regex"),
+        (["The capital is named\n#### Paris"], "exact_answer"),
+        (["2", SENTENCE], '"./my_reward.py:score"'),
+    ],
+)
+def test_the_reward_is_one_that_can_judge_all_the_answers(
+    answers: list[str], reward: str, data: Path, tmp_path: Path
+) -> None:
+    rows = ({"ask": f"{n}?", "known": answer} for n, answer in enumerate(answers))
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_recipe(Wanted(Goal.GRPO, str(data), "tiny", "ask", "known"), tmp_path / "a.yaml")
+    text = (tmp_path / "a.yaml").read_text()
+    assert f"- {{use: {reward}" in text
+    assert ("# take a judge in its place: {use: llm_judge" in text) == ("my_reward" in reward)
+    assert (tmp_path / "my_reward.py").exists() == ("my_reward" in reward)
+    recipe = check_recipe(tmp_path / "a.yaml")
+    [component] = recipe.explorer.reward  # type: ignore[attr-defined]
+    if component.use in REWARDS:  # it takes each answer for right, and another text for wrong
+        judge = make_reward(component.use, component.args)
+        for task in taskset_tasks(recipe.tasks[0]):  # type: ignore[attr-defined]
+            assert judge(task, f"The answer is {task.answer}\n#### {task.answer}") == 1.0
+            assert judge(task, "It is 7919, or Oslo") == 0.0
+
+
+def test_a_column_without_answers_is_refused(data: Path, tmp_path: Path) -> None:
+    data.write_text('{"ask": "1+1?", "known": null}\n')
+    with pytest.raises(RecipeError, match="column 'known' is empty in the first 1 rows"):
+        write_recipe(Wanted(Goal.GRPO, str(data), "tiny", "ask", "known"), tmp_path / "a.yaml")
 
 
 def test_a_table_of_any_kind_will_do(tmp_path: Path) -> None:
