@@ -136,12 +136,15 @@ class Channel:
         view, end = memoryview(buffer).cast("B"), None if within_s is None else time.monotonic() + within_s
         while view:
             self._limit(None if end is None else max(end - time.monotonic(), 0.001))
-            count = self._socket.recv_into(view)
+            try:
+                count = self._socket.recv_into(view)
+            except TimeoutError as err:
+                raise _late(view, size) from err
             if not count:
                 raise EOFError("the other end closed the connection")
             view = view[count:]
             if view and end is not None and time.monotonic() > end:
-                raise TimeoutError(f"the last {len(view)} of {size} bytes have not come in time")
+                raise _late(view, size)
         return buffer
 
     def drain(self, within_s: float) -> None:
@@ -185,6 +188,10 @@ class Channel:
             socket.socket.shutdown(self._socket, how)  # SSLSocket's own would go on without TLS
         except OSError:  # the other end was faster
             return
+
+
+def _late(left: memoryview, size: int) -> TimeoutError:
+    return TimeoutError(f"the last {len(left)} of {size} bytes have not come in time")
 
 
 def _notice_cuts(connected: socket.socket) -> None:

@@ -118,9 +118,11 @@ def test_endless_and_greedy_code_is_the_models_fault() -> None:
     many = task(tests=TESTS * 20)
     found = scored(reward, many, "while True: pass")
     assert (found["timed_out"], found["tests"]) == (60, 60)
-    found = scored(reward, task(tests=TESTS[:1]), "while True: print('x' * 1000)")
-    assert found["over_limit"] == 1
     reward.close()
+    patient = made(score="share", limits={"memory_mb": 96})
+    found = scored(patient, task(tests=TESTS[:1]), "while True: print('x' * 1000)")
+    assert found["over_limit"] == 1
+    patient.close()
 
 
 @pytest.mark.parametrize(
