@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -70,13 +71,16 @@ def task(
 ) -> None:
     """A task as the model will see it: messages, the template's text, ids; and its answer and metadata.
 
+    Its workflow is played up to the first request, so that what its world shows and offers is there.
+
     A line of stdin is the id or the place of another task.
     """
     with edge():
         from rft_data.cli.debug_text import task_text
         from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process
-        from rft_data.run.debug.chosen import explored, one_of, recipe_tasks, recipe_tokenizer, seen
+        from rft_data.run.debug.chosen import explored, one_of, recipe_tasks, recipe_tokenizer
+        from rft_data.run.debug.first_prompts import FirstPrompts
         from rft_data.run.image_checks import check_recipe_images
 
         prepare_process()
@@ -85,14 +89,16 @@ def task(
         one_of(tasks, which)  # said before a tokenizer is loaded
         tokenizer = recipe_tokenizer(loaded)
 
-        def answer(line: str | None) -> None:
-            found = one_of(tasks, line)
-            check_recipe_images([found], loaded)
-            prompt = seen(loaded, tokenizer, found)
-            value = {"task_id": found.task_id, **asdict(found), "prompt": asdict(prompt)}
-            show(value, task_text(found, prompt), as_json=as_json)
+        with closing(FirstPrompts(loaded, tokenizer)) as prompts:
 
-        each(which, answer, more=more, wanted="a task's id or place")
+            def answer(line: str | None) -> None:
+                found = one_of(tasks, line)
+                check_recipe_images([found], loaded)
+                prompt = prompts.prompt(found)
+                value = {"task_id": found.task_id, **asdict(found), "prompt": asdict(prompt)}
+                show(value, task_text(found, prompt), as_json=as_json)
+
+            each(which, answer, more=more, wanted="a task's id or place")
 
 
 @debug_app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,17 +31,17 @@ from rft_data.recipe.section import Loc
 from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
+from rft_data.recipe.workflow_args import PlayedWorkflow
 from rft_data.run import build, checks
 from rft_data.run.data_check.fed import unfed
 from rft_data.run.data_check.imported import import_problems
 from rft_data.run.data_check.report import DataReport
-from rft_data.run.debug.chosen import seen
+from rft_data.run.debug.first_prompts import FirstPrompts
 from rft_data.run.hub_reach import hub_asked_once
 from rft_data.run.image_checks import check_recipe_images
 from rft_data.run.outlook.hub_models import config_head_size
 from rft_data.run.outlook.model_size import played_models
 from rft_data.run.reward_check import check_own_reward
-from rft_data.run.world_check import check_workflow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -98,14 +99,15 @@ def _check_play(recipe: ExplorerRecipe, tasksets: Sequence[list[Task]], found: _
     model, tokenizer = recipe.played.path, None
     if section.base_url is None and model and not recipe.several_models:
         tokenizer = found.attempt(("model", "path"), partial(_tokenizer, model))
-    found.attempt(("explorer", "workflow"), partial(check_workflow, section, section.workflow, tokenizer))
-    for name, one in section.workflows.items():
-        found.attempt(("explorer", "workflows", name), partial(check_workflow, section, one, tokenizer))
     renders = found.attempt(("model", "path"), partial(_renders, recipe, tokenizer, tasks))
-    for i, some in enumerate(tasksets):
-        images = found.attempt(("tasks", i), partial(_images_are_taken, recipe, some))
-        if some and images and renders and tokenizer is not None:
-            found.attempt(("tasks", i), partial(_check_prompts, recipe, tokenizer, some))
+    workflows: dict[Loc, PlayedWorkflow] = {("explorer", "workflow"): section.workflow}
+    workflows |= {("explorer", "workflows", name): one for name, one in section.workflows.items()}
+    with closing(FirstPrompts(recipe, tokenizer)) as prompts:
+        made = [found.attempt(loc, partial(prompts.make, one)) for loc, one in workflows.items()]
+        for i, some in enumerate(tasksets):
+            images = found.attempt(("tasks", i), partial(_images_are_taken, recipe, some))
+            if some and images and renders and None not in made:
+                found.attempt(("tasks", i), partial(_check_prompts, recipe, prompts, some))
 
 
 def _images_are_taken(recipe: ExplorerRecipe, tasks: list[Task]) -> bool:
@@ -213,9 +215,9 @@ def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> lis
     return list(islice(tasks or [], _SHOWN))
 
 
-def _check_prompts(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase, tasks: list[Task]) -> None:
+def _check_prompts(recipe: ExplorerRecipe, prompts: FirstPrompts, tasks: list[Task]) -> None:
     """Render the prompts of a taskset. Raises: RecipeError for those that leave no room for an answer."""
-    lengths = [len(seen(recipe, tokenizer, task).ids) for task in tasks]
+    lengths = [len(prompts.prompt(task).ids) for task in prompts.some(tasks)]
     room = recipe.explorer.engine.max_model_len - recipe.explorer.max_tokens
     if too_long := sum(length > room for length in lengths):
         raise RecipeError(
@@ -227,9 +229,9 @@ def _check_prompts(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase, t
 
 def _renders(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase | None, tasks: list[Task]) -> bool:
     """Whether prompts are rendered here. Raises: RecipeError for a tokenizer without a chat template."""
-    if tokenizer is None or recipe.explorer.workflow.use != "single_turn" or not tasks:
+    if tokenizer is None or not tasks:
         return False
-    if tokenizer.chat_template is None:
+    if tokenizer.chat_template is None and recipe.explorer.workflow.use == "single_turn":
         raise RecipeError(
             f"model.path: the tokenizer of '{recipe.played.path}' has no chat template, and tasks are "
             "chat messages; take an instruction-tuned model, or put a chat_template.jinja into its folder."

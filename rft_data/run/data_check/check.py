@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -206,14 +206,14 @@ def _judged(
     report = DataReport([found for found, _ in read])
     every = [task for _, tasks in read for task in tasks]
     barred = {_asked(task) for task in [*every, *beside] if task.split == Split.HELDOUT}
-    view = PromptView.of(recipe, report.problems)
-    for found, tasks in read:
-        if not tasks:
-            continue
-        found.leaked = sum(task.split == Split.TRAIN and _asked(task) in barred for task in tasks)
-        view.show(tasks, _SHOWN, found)
-        found.problems += reward_problems(recipe, tasks)
-        _judge(found)
+    with closing(PromptView.of(recipe, report.problems)) as view:
+        for found, tasks in read:
+            if not tasks:
+                continue
+            found.leaked = sum(task.split == Split.TRAIN and _asked(task) in barred for task in tasks)
+            view.show(tasks, _SHOWN, found)
+            found.problems += reward_problems(recipe, tasks)
+            _judge(found)
     return report
 
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rft_data.core.chat import message_text
-from rft_data.core.errors import RecipeError, RftError, RowError
+from rft_data.core.errors import RftError
 from rft_data.core.rows import Task
 from rft_data.recipe.recipe import Recipe
 from rft_data.run.data_check.report import Example, Lengths, TasksetReport
-from rft_data.run.debug.chosen import explored, recipe_tokenizer, seen
+from rft_data.run.debug.chosen import explored, recipe_tokenizer
+from rft_data.run.debug.first_prompts import FirstPrompts
 from rft_data.run.image_checks import check_recipe_images, first_with_images
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from rft_data.core.rows import Message
 
 One = TypeVar("One")
@@ -31,7 +30,7 @@ class PromptView:
     """Shows prompts, rendered where there is a recipe whose model has a chat template."""
 
     recipe: Any = None
-    tokenizer: PreTrainedTokenizerBase | None = None
+    prompts: FirstPrompts | None = None
 
     @classmethod
     def of(cls, recipe: Recipe | None, problems: list[str]) -> PromptView:
@@ -46,7 +45,12 @@ class PromptView:
         if tokenizer is not None and tokenizer.chat_template is None:
             problems.append("the model's tokenizer has no chat template; take an instruction-tuned model")
             return cls()
-        return cls(recipe, tokenizer)
+        return cls(recipe, FirstPrompts(explored(recipe), tokenizer))
+
+    def close(self) -> None:
+        """End the worlds that were played."""
+        if self.prompts is not None:
+            self.prompts.close()
 
     def show(self, tasks: Sequence[Task], shown: int, report: TasksetReport) -> None:
         """Put lengths and the first examples of a taskset into its report, and why the model gets none."""
@@ -57,7 +61,7 @@ class PromptView:
             else:
                 check_recipe_images(tasks, self.recipe)
             report.lengths = self.lengths(tasks)
-        except (RecipeError, RowError) as err:
+        except RftError as err:
             (report.warnings if self.recipe is None else report.problems).append(str(err))
             view = PromptView()
             report.lengths = view.lengths(tasks)
@@ -65,21 +69,20 @@ class PromptView:
 
     def example(self, task: Task) -> Example:
         """One task, shown."""
-        if self.recipe is None:
+        if self.prompts is None:
             return Example(_plain(task.messages, task.tools), None, task.answer, list(task.metadata))
-        prompt = seen(self.recipe, self.tokenizer, task)
+        prompt = self.prompts.prompt(task)
         text = prompt.text or _plain(prompt.messages, prompt.tools)
         return Example(text, len(prompt.ids) or None, task.answer, list(task.metadata))
 
     def lengths(self, tasks: Sequence[Task]) -> Lengths:
         """How long the prompts are."""
-        some = spread(tasks)
-        if self.tokenizer is None:
-            sizes = [sum(len(message_text(one)) for one in task.messages) for task in some]
+        explorer = None if self.prompts is None else self.recipe.explorer
+        if self.prompts is None or explorer is None or explorer.base_url:
+            sizes = [sum(len(message_text(one)) for one in task.messages) for task in spread(tasks)]
             return measured("characters", sizes, None)
-        explorer = self.recipe.explorer
-        room = explorer.engine.max_model_len - explorer.max_tokens
-        return measured("tokens", [len(seen(self.recipe, self.tokenizer, one).ids) for one in some], room)
+        sizes = [len(self.prompts.prompt(one).ids) for one in self.prompts.some(spread(tasks))]
+        return measured("tokens", sizes, explorer.engine.max_model_len - explorer.max_tokens)
 
 
 def spread(some: Sequence[One]) -> list[One]:

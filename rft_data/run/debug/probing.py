@@ -9,6 +9,7 @@ import json
 import resource
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from rft_data.core.words import MetricRole
 from rft_data.recipe.kinds import that_explores_and_trains
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import Recipe
-from rft_data.run.debug.chosen import Prompt, played_model, played_tokenizer, seen
+from rft_data.run.debug.chosen import Prompt, played_model, played_tokenizer
+from rft_data.run.debug.first_prompts import FirstPrompts
 from rft_data.run.debug.playing import PlayedRow, scoring, stored_rows, task_section
 from rft_data.run.folder import Progress
 from rft_data.run.start import run_recipe
@@ -68,7 +70,8 @@ def probed(recipe: OnlineRecipe, task: Task) -> Probe:
         if not rows:
             raise TrainingError(no_loss)
         progress = Progress(**json.loads((root / "run" / "progress.json").read_text()))
-        prompt = seen(recipe, tokenizer, task)
+        with closing(FirstPrompts(recipe, tokenizer)) as prompts:
+            prompt = prompts.prompt(task)
     return Probe(prompt, rows, trained, no_loss, {**progress.seconds, **seconds}, _memory())
 
 

@@ -130,6 +130,11 @@ def test_a_task_is_shown_with_its_tools_and_not_with_images_that_nothing_takes(
     found = json.loads(rft("debug", "task", recipe, *changes, "--json").stdout)["prompt"]
     assert found["tools"] == [tool]
     assert "look_up" in found["text"]
+    world = [changes[1], "explorer.workflow={use: 'tests.explorers.environments.worlds:Desk'}"]
+    found = json.loads(rft("debug", "task", recipe, *world, "--json").stdout)["prompt"]
+    assert "add" in [one["function"]["name"] for one in found["tools"]], "the world's own"
+    assert '"add"' in found["text"]
+    assert found["messages"][-1]["content"] == "What? (desk of a)", "with what its reset says"
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer.save_pretrained(tmp_path / "model")
     refused = rft("debug", "task", recipe, *changes)

@@ -16,6 +16,7 @@ from rft_data.recipe.leaves import dotted
 from rft_data.recipe.preflight import Problem
 from rft_data.recipe.shipped import ShippedRecipe, shipped_recipes
 from rft_data.run import hub_reach
+from rft_data.run.data_check import check_recipe_data
 from rft_data.run.deep_check import deep_problems
 from rft_data.run.hub_reach import hub_asked_once
 from tests.explorers.conversations.conftest import trained_tokenizer
@@ -215,8 +216,16 @@ def test_tools_that_tasks_offer_count_in_the_length_of_prompts(tmp_path: Path) -
             load_recipe(write_recipe(tmp_path), [*overrides, f"tasks=[{{name: sums, source: {source}}}]"])
         )
     )
-    overrides.append(f"tasks=[{{name: sums, source: {source}, tools: tools}}]")
-    told(deep_problems(load_recipe(write_recipe(tmp_path), overrides)), "1 of the first 1 prompts have more")
+    own = [*overrides, f"tasks=[{{name: sums, source: {source}, tools: tools}}]"]
+    told(deep_problems(load_recipe(write_recipe(tmp_path), own)), "1 of the first 1 prompts have more")
+    (tmp_path / "mine.py").write_text(OWN)
+    world = [*overrides, f"tasks=[{{name: sums, source: {source}}}]"]
+    world.append(f"explorer.workflow={{use: tools, args: {{tools: '{tmp_path}/mine.py:Adder'}}}}")
+    recipe = load_recipe(write_recipe(tmp_path), world)
+    told(deep_problems(recipe), "1 of the first 1 prompts have more")
+    [found] = check_recipe_data(recipe).tasksets
+    assert found.lengths is not None
+    assert (found.lengths.too_long, '"add"' in found.examples[0].prompt) == (1, True)
 
 
 def test_a_tokenizer_without_tokens_is_told(tmp_path: Path) -> None:
