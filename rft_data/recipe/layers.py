@@ -1,7 +1,7 @@
 """A recipe's tree from its layers: the files it extends, its own file, overlays and the command line.
 
 Maps are merged key by key; any other value, a list too, is replaced as a whole. Nothing is checked here but
-that the layers fit on each other, and no reference is filled in.
+that each file is of a format that is read and fits on the others, and no reference is filled in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import suggest
+from rft_data.recipe.format_version import FORMAT, KEY, version_problem
 from rft_data.recipe.invalid import invalid_at
 from rft_data.recipe.leaves import dotted
 from rft_data.recipe.operator_lists import name_operators
@@ -86,6 +87,8 @@ class _Layers:
         if file in self.files:
             return
         over = _parsed(path)
+        if (wrong := version_problem(over.get(KEY, FORMAT))) is not None:  # the file over it may say another
+            raise self._error(wrong.loc, _origin(path, over, KEY), wrong.message)
         for parent in self._parents(path, over):
             if (circle := [*around, path, parent])[-1].resolve() in [one.resolve() for one in circle[:-1]]:
                 raise self._error(

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import own_code_from, suggest
 from rft_data.core.scratch import on_store, working_folder
-from rft_data.core.version import __version__
 from rft_data.recipe.extending import Length, run_length, with_length
+from rft_data.recipe.format_version import FORMAT, KEY, version_problem
 from rft_data.recipe.invalid import invalid
 from rft_data.recipe.layers import Written, read_layers
 from rft_data.recipe.located import located
@@ -36,8 +36,6 @@ Check: TypeAlias = Callable[[Mapping[str, object]], Iterator[Problem]]
 
 OWN_CODE_FILE = "own_code"
 """File of a run's folder: the folders whose modules its recipe may name."""
-FORMAT = 1
-"""The newest format of recipes, which their key `recipe` names."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -213,13 +211,6 @@ def _checked(
 
 def _check_version(written: Written) -> None:
     """Raises: RecipeError for a recipe of another format, whose other keys are not looked at."""
-    version = written.tree.get("recipe", FORMAT)
-    if version != FORMAT or isinstance(version, bool):
-        message = (
-            f"found {version!r}; {FORMAT} is the only format that there has been: write recipe: {FORMAT}"
-        )
-        if isinstance(version, int) and version > FORMAT:
-            message = (
-                f"found {version}; rft-data {__version__} reads formats up to {FORMAT}: install a later one"
-            )
-        raise invalid(written.origins, [Problem(("recipe",), message)])
+    wrong = version_problem(written.tree.get(KEY, FORMAT))
+    if wrong is not None:
+        raise invalid(written.origins, [wrong])

@@ -92,6 +92,27 @@ def test_what_cannot_be_deleted_or_read_is_one_error(
         over(folder, f"extends: base.yaml\n{text}", *([change] if change else []))
 
 
+@pytest.mark.parametrize(
+    ("base", "own", "change", "said"),
+    [
+        ("2", "1", "", r"base\.yaml:1:1 recipe: found 2; rft-data .* reads formats up to 1: install a later"),
+        ("'0.9'", "1", "", r"base\.yaml:1:1 recipe: found '0\.9'; 1 is the only format that there has been"),
+        ("1", "2", "", r"over\.yaml:2:1 recipe: found 2"),
+        ("1", "1", "newer.yaml", r"newer\.yaml:1:1 recipe: found 3"),
+        ("1", "1", "recipe=4", r"command line recipe: found 4"),
+    ],
+)
+def test_no_layer_is_of_a_format_that_is_not_read(
+    folder: Path, base: str, own: str, change: str, said: str
+) -> None:
+    (folder / "base.yaml").write_text(f"recipe: {base}\n{BASE}")
+    (folder / "newer.yaml").write_text("recipe: 3\n")
+    (folder / "over.yaml").write_text(f"extends: base.yaml\nrecipe: {own}\n")
+    changes = [str(folder / change) if change.endswith(".yaml") else change] if change else []
+    with pytest.raises(RecipeError, match=said):
+        load_recipe(folder / "over.yaml", changes)
+
+
 def test_each_value_knows_the_file_that_wrote_it(folder: Path) -> None:
     (folder / "third.yaml").write_text("explorer:\n  max_tokens: 3\n")
     written = over(
