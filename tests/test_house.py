@@ -88,6 +88,19 @@ def test_layer_contract_is_short_exhaustive_and_without_exceptions() -> None:
     assert not [contract["name"] for contract in contracts if "ignore_imports" in contract]
 
 
+def test_of_rft_data_only_recipe_run_and_cli_may_import_roles_and_operators() -> None:
+    forbidden = [
+        contract["source_modules"]
+        for contract in _project()["tool"]["importlinter"]["contracts"]
+        if {"ops", "trainers", "explorers"} <= set(contract.get("forbidden_modules", ()))
+    ]
+    free = ("rft_data.recipe", "rft_data.run", "rft_data.cli")
+    held = tuple(name for names in forbidden for name in names)
+    ours = [module for module in module_files() if module.startswith("rft_data.")]
+    rooms = tuple(f"{name}." for name in (*held, *free))
+    assert [module for module in ours if not f"{module}.".startswith(rooms)] == []
+
+
 def test_tests_lie_in_the_rooms_they_test() -> None:
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
     assert [str(folder) for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []

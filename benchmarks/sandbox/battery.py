@@ -6,8 +6,8 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rft_data.core.words import ProgramEnd
 
 LIMITS = SandboxLimits(seconds=5.0, memory_mb=96, processes=8, open_files=64, disk_mb=8, output_kb=64)
 SECRET = "RFT_HOSTILE_SECRET"  # noqa: S105 - the name of a variable
+HOST = "explorers.sandbox.host"
 _ENDLESS_S = 0.5
 _HERE = Path(__file__).parent
 _CONTENT = "not yours"
@@ -125,13 +126,23 @@ def escapes(sandbox: Sandbox, program: Hostile, out: Outside) -> tuple[Ran, list
     found = [line for line in ran.stdout.splitlines() if line.startswith("ESCAPED")]
     if ran.end not in program.ends:
         found.append(f"ended as {ran.end} (status {ran.status}): {ran.stderr[-200:]}")
-    return ran, [*found, *out.reached(), *left_behind(sandbox.pids)]
+    return ran, [*found, *out.reached(), *left_behind()]
 
 
-def left_behind(hosts: Sequence[int]) -> list[str]:
+def hosts() -> list[int]:
+    """The processes of this one's sandboxes, in which programs run."""
+    found = []
+    for pid in _below(os.getpid()):
+        with suppress(OSError):  # it has ended
+            if HOST.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
+def left_behind() -> list[str]:
     """Processes under the hosts, and files in their folders, once no program runs."""
-    found = [f"left process {pid}" for host in hosts for pid in _below(host)]
-    for host in hosts:
+    found = [f"left process {pid}" for host in hosts() for pid in _below(host)]
+    for host in hosts():
         for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}{host}-*"):
             found.append(f"left {folder}")
     return found + [f"left {path}" for path in _TRACES if Path(path).exists()]
@@ -151,7 +162,8 @@ def _below(pid: int) -> list[int]:
     """Processes whose parent is `pid`."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
+        with suppress(OSError):  # the thread has ended
+            found += map(int, (task / "children").read_text().split())
     return found
 
 

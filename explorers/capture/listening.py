@@ -13,15 +13,15 @@ from rft_data.core.errors import BusyError
 from rft_data.core.lookup import need
 
 LOOPBACK = "127.0.0.1"
+_END_S = 5
+"""How long requests under way may take at the end."""
 
 
 @asynccontextmanager
-async def listening(
-    app: App, *, host: str = LOOPBACK, port: int = 0, end_s: float = 5.0
-) -> AsyncIterator[str]:
+async def listening(app: App, *, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[str]:
     """Serve inside the block; gives the address, `http://HOST:PORT`.
 
-    Args: port: 0 for a free one. end_s: how long requests under way may take at the end of the block.
+    Args: port: 0 for a free one.
     Raises: BusyError for a port that is taken.
     """
     try:
@@ -32,12 +32,12 @@ async def listening(
             f"{host}:{port} cannot be listened on ({err}); take another port, or 0 for any."
         ) from err
     named = f"[{host}]" if ":" in host else host
-    async with _served(app, bound, end_s):
+    async with _served(app, bound):
         yield f"http://{named}:{bound.getsockname()[1]}"
 
 
 @asynccontextmanager
-async def listening_at(app: App, path: Path, *, end_s: float = 5.0) -> AsyncIterator[str]:
+async def listening_at(app: App, path: Path) -> AsyncIterator[str]:
     """Serve inside the block at a Unix socket, in place of one that is there; gives its path.
 
     Who connects is a front, and says in `X-Forwarded-Proto` by which scheme its client came.
@@ -45,14 +45,12 @@ async def listening_at(app: App, path: Path, *, end_s: float = 5.0) -> AsyncIter
     path.unlink(missing_ok=True)  # of a process that has ended
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
-        async with _served(app, bound, end_s, trusted="*"):
+        async with _served(app, bound, trusted="*"):
             yield str(path)
 
 
 @asynccontextmanager
-async def _served(
-    app: App, bound: socket.socket, end_s: float, trusted: str | None = None
-) -> AsyncIterator[None]:
+async def _served(app: App, bound: socket.socket, trusted: str | None = None) -> AsyncIterator[None]:
     """Serve inside the block at a socket, which is closed after it.
 
     Args: trusted: peers whose forwarded headers count; None: as uvicorn's environment says.
@@ -61,7 +59,7 @@ async def _served(
         uvicorn = need("uvicorn", "web", "a capturing server")
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
-            timeout_graceful_shutdown=max(1, round(end_s)), forwarded_allow_ips=trusted,
+            timeout_graceful_shutdown=_END_S, forwarded_allow_ips=trusted,
         )  # fmt: skip
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None

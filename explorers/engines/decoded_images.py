@@ -33,10 +33,9 @@ _SAID_OTHERWISE = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 class DecodedImages:
     """Pixels by payload id; safe to use from several threads."""
 
-    def __init__(self, fetch: Fetch, room: int = _ROOM) -> None:
-        """`fetch`: bytes of a payload id. `room`: bytes of pixels that are kept."""
+    def __init__(self, fetch: Fetch) -> None:
+        """`fetch`: bytes of a payload id."""
         self._fetch = fetch
-        self._room = room
         self._kept: OrderedDict[str, Image] = OrderedDict()
         self._decoding: WeakValueDictionary[str, Once[Image]] = WeakValueDictionary()
         """Images that threads decode or wait for."""
@@ -62,7 +61,7 @@ class DecodedImages:
     def _keep(self, name: str, image: Image) -> None:
         self._kept[name] = image
         self._kept.move_to_end(name)
-        while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > self._room:
+        while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _ROOM:
             self._kept.popitem(last=False)
 
 

@@ -94,12 +94,6 @@ class RewardPool:
         return self._restarts
 
     @property
-    def pids(self) -> list[int]:
-        """Process ids of the children that are alive."""
-        with self._lock:
-            return sorted(child.pid for child in self._children)
-
-    @property
     def kinds(self) -> Mapping[str, RewardKind]:
         """How each reward is called, by name."""
         return self._kinds

@@ -59,12 +59,6 @@ class Sandbox:
         finally:
             self._free.put(host)
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the children that are alive."""
-        with self._lock:
-            return sorted(host.pid for host in self._running)
-
     def close(self) -> None:
         """End the processes, and programs that run; idempotent."""
         with self._lock:

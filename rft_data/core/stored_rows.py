@@ -105,10 +105,3 @@ class LeaseEventRow(TypedDict):
     group_ids: list[str]
     digest: str
     reason: str
-
-
-class LeaseRow(LeaseEventRow):
-    """A row of `leases`."""
-
-    event_id: str
-    created_at: datetime

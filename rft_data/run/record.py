@@ -135,7 +135,7 @@ def standing(run_dir: Path) -> Standing:
     )
 
 
-def ask_to_stop(run_dir: Path, *, now: bool, deadline_s: float = _ANSWER_S) -> str:
+def ask_to_stop(run_dir: Path, *, now: bool) -> str:
     """Ask the run's process to drain and checkpoint, or with `now` to end at once; returns what came of it.
 
     Raises: MissingFileError if the folder holds no run; StalledError if the process does not answer.
@@ -144,7 +144,7 @@ def ask_to_stop(run_dir: Path, *, now: bool, deadline_s: float = _ANSWER_S) -> s
     if not before.alive:
         return f"nothing to stop: the run is {before.state}" + (f" ({before.why})" if before.why else "")
     write_text(run_dir / STOP_FILE, StopRequest.NOW if now else StopRequest.DRAIN)
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + _ANSWER_S
     while time.monotonic() < end:
         after = standing(run_dir)
         if not after.alive:
@@ -154,6 +154,6 @@ def ask_to_stop(run_dir: Path, *, now: bool, deadline_s: float = _ANSWER_S) -> s
         time.sleep(0.1)
     pid = before.record.pid if before.record else math.nan
     raise StalledError(
-        f"the run in {run_dir} was asked to stop, but process {pid} did not answer within {deadline_s:g} s; "
+        f"the run in {run_dir} was asked to stop, but process {pid} did not answer within {_ANSWER_S:g} s; "
         f"the request stays in {STOP_FILE}. Killing that process is safe: what was acknowledged is stored."
     )

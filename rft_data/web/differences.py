@@ -38,8 +38,8 @@ class Piece:
 class Differences:
     """Compares the completions of one page, until the time for it is over."""
 
-    def __init__(self, limit_s: float = _LIMIT_S) -> None:
-        self._end = time.monotonic() + limit_s
+    def __init__(self) -> None:
+        self._end = time.monotonic() + _LIMIT_S
         self.skipped = 0
         """Completions for which no time was left."""
 

@@ -42,9 +42,9 @@ def build_tiny_tokenizer(words: Sequence[str] = ()) -> Qwen2Tokenizer:
 
 
 def train_tokenizer(
-    texts: Iterable[str], special: Sequence[str], *, vocab_size: int, end: str = END, **settings: object
+    texts: Iterable[str], special: Sequence[str], *, vocab_size: int, **settings: object
 ) -> Qwen2Tokenizer:
-    """A byte-level BPE of some texts, with PAD, an end token and further special ones.
+    """A byte-level BPE of some texts, with PAD, END and further special ones.
 
     The class is transformers' own Qwen2 tokenizer: AutoTokenizer builds that class for every Qwen2 folder,
     and ignores the pre-tokenizer of any other.
@@ -58,7 +58,7 @@ def train_tokenizer(
         trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=1,
-            special_tokens=[PAD, end, *special],
+            special_tokens=[PAD, END, *special],
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         ),
@@ -69,7 +69,7 @@ def train_tokenizer(
         merges=[tuple(pair) for pair in learned["merges"]],
         unk_token=PAD,
         pad_token=PAD,
-        eos_token=end,
+        eos_token=END,
         extra_special_tokens=list(special),
         clean_up_tokenization_spaces=False,
         **settings,

@@ -83,11 +83,6 @@ class RankProcesses:
             self.close(now=True)
             raise
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of ranks 1, 2, ..."""
-        return [other.pid for other in self._others]
-
     def close(self, *, now: bool = False) -> None:
         """End them; `now`: without asking. Idempotent."""
         others, self._others = self._others, []

@@ -20,7 +20,8 @@ from rft_data.placement.hub.arrow_rows import encoded
 PART_BYTES = 16 << 20
 """Bytes of a file that one call sends."""
 _DIGESTS = 4096
-"""More files than the folders of a run have at one time: each new version of the weights brings others."""
+"""Digests that are kept, those asked for last: more than a run's folders have files at one time. Each new
+version of the weights brings others."""
 PART = pa.schema([pa.field("data", pa.large_binary(), nullable=False)])
 
 _Facts = tuple[str, int, int]
@@ -30,10 +31,8 @@ _Facts = tuple[str, int, int]
 class FileParts:
     """Parts of files, and digests of whole ones."""
 
-    def __init__(self, digests: int = _DIGESTS) -> None:
-        """`digests`: how many are kept, those that were asked for last."""
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._room = digests
         self._digests: OrderedDict[_Facts, Once[str]] = OrderedDict()
         self._parts: WeakValueDictionary[tuple[_Facts, int], Once[pa.Buffer]] = WeakValueDictionary()
 
@@ -48,7 +47,7 @@ class FileParts:
         with self._lock:
             once = self._digests.setdefault(facts, Once(partial(file_digest, path)))
             self._digests.move_to_end(facts)
-            if len(self._digests) > self._room:
+            if len(self._digests) > _DIGESTS:
                 self._digests.popitem(last=False)
         return once.value()
 

@@ -26,7 +26,9 @@ TEXTS = [
 
 def trained_tokenizer() -> Qwen2Tokenizer:
     """Byte-level BPE with merges of words and of line breaks, and the special tokens of all families."""
-    return train_tokenizer(TEXTS, SPECIAL, vocab_size=400, end=END)
+    tokenizer = train_tokenizer(TEXTS, [END, *SPECIAL], vocab_size=400)
+    tokenizer.eos_token = END
+    return tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -41,9 +41,10 @@ with Buffer(folder) as buffer:
 """
 
 
-def test_images_are_decoded_again_only_when_there_was_no_room() -> None:
+def test_images_are_decoded_again_only_when_there_was_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorers.engines.decoded_images._ROOM", 2 * PIXELS)
     read: list[str] = []
-    images = DecodedImages(lambda name: read.append(name) or FILES[name], room=2 * PIXELS)  # type: ignore[func-returns-value]
+    images = DecodedImages(lambda name: read.append(name) or FILES[name])  # type: ignore[func-returns-value]
     first = images("a")
     assert images("b") is not first
     assert images("a") is first
@@ -54,8 +55,9 @@ def test_images_are_decoded_again_only_when_there_was_no_room() -> None:
     assert read == ["a", "b", "c", "b"]
 
 
-def test_an_image_larger_than_the_room_is_shared_until_the_next_one() -> None:
-    images = DecodedImages(FILES.__getitem__, room=1)
+def test_an_image_larger_than_the_room_is_shared_until_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorers.engines.decoded_images._ROOM", 1)
+    images = DecodedImages(FILES.__getitem__)
     assert images("a") is images("a")
     assert images("b") is images("b")
     assert list(images._kept) == ["b"]

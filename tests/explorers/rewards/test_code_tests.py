@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks.sandbox.battery import HOST
 from explorers.limits import Limits
 from explorers.rewards.code_tests import CodeTests
 from explorers.rewards.scoring import make_rewards
@@ -19,6 +20,7 @@ from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from tests.processes import children_of, runs
 from tests.waiting import wait_for
 
 PROMPT = ({"role": "user", "content": "Write add(a, b)."},)
@@ -144,10 +146,12 @@ def test_tasks_without_usable_tests_are_unscored(
 
 @pytest.mark.slow
 def test_a_sandbox_that_breaks_down_gives_no_reward_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    reward = made(score="share")
-    assert scored(reward, task(tests=TESTS), RIGHT)["reward"] == 1.0
+    with children_of(HOST) as started:
+        reward = made(score="share")
+        assert scored(reward, task(tests=TESTS), RIGHT)["reward"] == 1.0
     monkeypatch.setattr("explorers.rewards.unit_tests._PYTHON", "{parts!r}\nimport time\ntime.sleep(60)")
-    _kill_amid_a_program(reward)
+    [host] = filter(runs, started)  # others tried which sandbox there is
+    _kill_amid_a_program(host)
     found = reward(task(tests=TESTS[:1]), RIGHT)
     assert isinstance(found, Unscored)
     assert found.cause == UnscoredCause.INFRASTRUCTURE
@@ -156,9 +160,7 @@ def test_a_sandbox_that_breaks_down_gives_no_reward_and_comes_back(monkeypatch: 
     reward.close()
 
 
-def _kill_amid_a_program(reward: CodeTests) -> None:
-    (host,) = reward._sandbox.pids
-
+def _kill_amid_a_program(host: int) -> None:
     def kill() -> None:
         wait_for(psutil.Process(host).children)  # its programs are its children
         os.kill(host, signal.SIGKILL)

@@ -20,9 +20,10 @@ from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
-from tests.processes import runs
+from tests.processes import children_of, runs
 
 ACT = "tests.explorers.toys:Act"
+CHILD = "explorers.rewards.reward_child"
 TASK = Task("toys", ({"role": "user", "content": "?"},), answer="1", metadata={"a": [1, None]}, tags=("x",))
 Make = Callable[..., RewardPool]
 
@@ -209,8 +210,9 @@ def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Pat
 
 @pytest.mark.slow
 def test_two_children_share_the_calls(make: Make) -> None:
-    pool = make(processes=2)
-    assert len(pool.pids) == 2
+    with children_of(CHILD) as started:
+        pool = make(processes=2)
+    assert len(started) == 2
     slow = pool.submit(ACT, TASK, "naps 20")
     assert ask(pool, *["good"] * 10) == [1.0] * 10
     assert not slow.done()
@@ -218,8 +220,9 @@ def test_two_children_share_the_calls(make: Make) -> None:
 
 @pytest.mark.slow
 def test_close_does_not_wait_for_a_reward_that_hangs(make: Make) -> None:
-    pool = make()
-    pid = pool.pids[0]
+    with children_of(CHILD) as started:
+        pool = make()
+    [pid] = started
     hung, waiting = (pool.submit(ACT, TASK, text) for text in ("hangs", "good"))
     time.sleep(0.2)
     pool.close()
@@ -275,14 +278,15 @@ def test_a_child_that_cannot_be_started_again_is_an_error_not_a_reason(
 
 
 _OWNER = """
-import sys, time
+import time
+import psutil
 from explorers.rewards.reward_pool import RewardPool
 from rft_data.core.rows import Task
 act = {"use": "tests.explorers.toys:Act", "args": {}}
 pool = RewardPool([act], processes=2, deadline_s=600, memory_bytes=2 << 30)
 pool.submit(act["use"], Task("t", ()), "hangs_in_c")
 time.sleep(0.5)
-print(*pool.pids, flush=True)
+print(*[child.pid for child in psutil.Process().children()], flush=True)
 time.sleep(600)
 """
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.sandbox.battery import LIMITS, Hostile, Outside, escapes, hostile_programs, outside
+from benchmarks.sandbox.battery import HOST, LIMITS, Hostile, Outside, escapes, hostile_programs, outside
 from explorers.sandbox import Program, Sandbox
 from rft_data.core.words import SandboxKind
 from tests.explorers.sandbox.conftest import KINDS, skip_without
+from tests.processes import children_of
 
 PROGRAMS = hostile_programs()
 
@@ -21,12 +22,12 @@ def test_the_battery_has_every_kind_of_attack() -> None:
 def test_hostile_programs_cost_only_themselves(kind: SandboxKind) -> None:
     skip_without(kind)
     found = {}
-    with outside() as out, Sandbox(kind, LIMITS) as sandbox:
+    with outside() as out, children_of(HOST) as hosts, Sandbox(kind, LIMITS) as sandbox:
         for program in PROGRAMS:
             _, could = escapes(sandbox, program, out)
             after = sandbox.run(Program("python", "print(6 * 7)"))
             found[program.name] = could + ([] if after.stdout == "42\n" else [f"the next program: {after}"])
-        assert len(sandbox.pids) == 1
+    assert len(hosts) == 1
     assert {name: could for name, could in found.items() if could} == {}
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sandbox.battery import HOST
 from explorers.sandbox import Program, Sandbox, SandboxLimits
 from rft_data.core.errors import RecipeError, SandboxError, UnknownComponentError
 from rft_data.core.words import ProgramEnd, SandboxKind
-from tests.processes import runs
+from tests.processes import children_of, runs
 from tests.waiting import wait_for
 
 
@@ -72,10 +73,10 @@ def test_limits_out_of_range_are_refused(name: str, value: object) -> None:
 
 
 def test_a_host_that_dies_costs_its_program_only() -> None:
-    with Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
+    with children_of(HOST) as hosts, Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
         running = threads.submit(sandbox.run, Program("python", "import time; time.sleep(60)"))
-        wait_for(lambda: sandbox.pids)
-        os.kill(sandbox.pids[0], signal.SIGKILL)
+        wait_for(lambda: [pid for pid in hosts if _folders(pid)])
+        os.kill(hosts[0], signal.SIGKILL)
         with pytest.raises(SandboxError, match=r"the process of a sandbox ended \(signal SIGKILL"):
             running.result()
         assert sandbox.run(Program("python", "print(1)")).stdout == "1\n"
@@ -84,7 +85,8 @@ def test_a_host_that_dies_costs_its_program_only() -> None:
 
 
 _OWNER = """
-import sys, time
+import sys
+import psutil
 from explorers.sandbox import Program, Sandbox
 source = '''
 import os, time
@@ -98,7 +100,7 @@ time.sleep(77.5)
 '''.replace("SECONDS", repr(sys.argv[2]))
 sandbox = Sandbox(sys.argv[1])
 sandbox.run(Program("python", "pass"))
-print(*sandbox.pids, flush=True)
+print(*[child.pid for child in psutil.Process().children()], flush=True)
 sandbox.run(Program("python", source))
 """
 
@@ -142,12 +144,12 @@ def test_an_unknown_language_names_the_known() -> None:
 
 
 def test_what_a_killed_host_left_is_deleted_by_the_next() -> None:
-    with Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
+    with children_of(HOST) as hosts, Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
         running = threads.submit(
             sandbox.run, Program("python", "open('x', 'w')\nimport time; time.sleep(60)")
         )
-        wait_for(lambda: [pid for pid in sandbox.pids if _folders(pid)])
-        (host,) = sandbox.pids
+        wait_for(lambda: [pid for pid in hosts if _folders(pid)])
+        [host] = hosts
         os.kill(host, signal.SIGKILL)
         with pytest.raises(SandboxError):
             running.result()

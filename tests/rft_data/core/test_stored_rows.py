@@ -9,9 +9,16 @@ import pyarrow as pa
 import pytest
 
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, GROUPS, LEASES
-from rft_data.core.stored_rows import AnnotationRow, ExperienceRow, GroupRow, LeaseRow
+from rft_data.core.stored_rows import AnnotationRow, ExperienceRow, GroupRow, LeaseEventRow
 
-_ROWS = [(ExperienceRow, EXPERIENCES), (GroupRow, GROUPS), (AnnotationRow, ANNOTATIONS), (LeaseRow, LEASES)]
+_WHEN_STORED = pa.schema([LEASES.field("event_id"), LEASES.field("created_at")])
+_EVENTS = pa.schema([field for field in LEASES if field.name not in _WHEN_STORED.names])
+_ROWS = [
+    (ExperienceRow, EXPERIENCES),
+    (GroupRow, GROUPS),
+    (AnnotationRow, ANNOTATIONS),
+    (LeaseEventRow, _EVENTS),
+]
 
 
 @pytest.mark.parametrize(("row", "schema"), _ROWS, ids=[row.__name__ for row, _ in _ROWS])

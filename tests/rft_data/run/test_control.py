@@ -222,13 +222,14 @@ def test_a_run_that_ends_or_begins_while_it_is_looked_at_has_not_died(
 @pytest.mark.slow
 def test_a_frozen_run_shows_as_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rft_data.run.record.SILENT_S", 0.5)
+    monkeypatch.setattr("rft_data.run.record._ANSWER_S", 0.3)
     with conductor(tmp_path) as process:
         process.send_signal(signal.SIGSTOP)
         try:
             until(lambda: standing(tmp_path).state == "silent")
             assert standing(tmp_path).alive
             with pytest.raises(StalledError, match=rf"process {process.pid} did not answer within 0.3 s"):
-                ask_to_stop(tmp_path, now=False, deadline_s=0.3)
+                ask_to_stop(tmp_path, now=False)
         finally:
             process.send_signal(signal.SIGCONT)
 

@@ -39,14 +39,15 @@ def test_only_what_differs_is_marked() -> None:
     assert [piece.kind for piece in Differences().between("a b c", "a b c")] == [Kind.SAME]
 
 
-def test_comparing_is_bounded() -> None:
+def test_comparing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "word " * 100_000
     start = time.process_time()
     pieces = Differences().between(long + "x", "another " + long)
     assert time.process_time() - start < 5
     assert "".join(piece.text for piece in pieces if piece.kind is not Kind.GONE) == "another " + long
     assert sum(len(piece.text.split()) for piece in pieces if piece.kind is Kind.GONE) <= MOST_WORDS
-    none = Differences(limit_s=-1)
+    monkeypatch.setattr("rft_data.web.differences._LIMIT_S", -1.0)
+    none = Differences()
     assert [piece.kind for piece in none.between("a", "b")] == [Kind.SAME]
     assert none.skipped == 1
 

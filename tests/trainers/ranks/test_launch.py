@@ -1,4 +1,4 @@
-"""Ranks that torchrun or Ray Train started train as one process does."""
+"""Ranks that torchrun started train as one process does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from rft_data.weights.adapter import ADAPTER_FILE
 from rft_data.weights.probe import Probe
 from tests.trainers.ranks import torchrun_scenario
 from tests.trainers.ranks.rank_scenarios import alone, relative, scenario, write_table
-from tests.trainers.ranks.ray_work import FOLDER
 from tests.trainers.ranks.torchrun_scenario import adapted
 from trainers.models.adapters import write_adapter
 from trainers.models.weights import load_tokenizer
@@ -69,26 +68,6 @@ def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str,
     sharded = folder / "sharded-adapter"
     assert (sharded / ADAPTER_FILE).read_bytes() == (whole_model / ADAPTER_FILE).read_bytes()
     assert Probe.load(sharded).check(Probe.load(whole_model).logprobs, 1e-5, "sharded") <= 1e-5
-
-
-@pytest.mark.heavy
-def test_workers_of_ray_train_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
-    folder, what = wanted
-    what = {**what, "name": "ray"}
-    (folder / "scenario.json").write_text(json.dumps(what))
-    program = (
-        "import json, ray; from trainers.ranks.launch_ray import train_on_ray\n"
-        "ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)\n"
-        f"told = json.load(open({str(folder / 'scenario.json')!r}))['arguments']\n"
-        f"kept = {str(folder / 'ray_results')!r}\n"
-        "train_on_ray('tests.trainers.ranks.ray_work:work', told, workers=2, storage=kept)\n"
-        "ray.shutdown()\n"
-    )
-    environment = {**_environment(), FOLDER: str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-6000:]
-    _check(folder, what)
 
 
 @pytest.mark.heavy

@@ -71,8 +71,11 @@ def test_changed_file_is_read_and_digested_again(tmp_path: Path) -> None:
     assert first is not parts.part(path, 0)
 
 
-def test_digests_asked_for_last_are_kept_and_no_others(tmp_path: Path) -> None:
-    parts = FileParts(digests=2)
+def test_digests_asked_for_last_are_kept_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rft_data.placement.hub.file_parts._DIGESTS", 2)
+    parts = FileParts()
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     for path in (one, two, three):
         path.write_bytes(b"before")
