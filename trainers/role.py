@@ -6,6 +6,7 @@ decides what to train on and when to publish.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,8 +22,8 @@ from trainers.models.disk import writing
 from trainers.policy.expert_rows import with_ids
 from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.plan import GrpoPlan
-from trainers.ranks.launch import OtherRanks
-from trainers.ranks.others import other_ranks
+from trainers.ranks.actors import RankActors
+from trainers.ranks.launch import SET_ASIDE, OtherRanks, RankProcesses, RanksFromOutside
 from trainers.ranks.ranks import ALONE, Ranks
 
 
@@ -142,6 +143,24 @@ def grpo_role(buffer: BufferClient, *, plan: dict[str, object], pipeline_hash: s
             others.close(now=True)
         raise
     return TrainerRole(buffer, trainer, pipeline_hash, others, files)
+
+
+def other_ranks(
+    processes: int,
+    deadline_s: float,
+    actors: Mapping[str, object] | None = None,
+    hub: tuple[str, str] | None = None,
+) -> OtherRanks | None:
+    """The other ranks of a trainer: torchrun's, Ray actors, or children; None if there are none.
+
+    Args: actors, hub: see `RankActors`; None: they are no actors.
+    Raises: what RanksFromOutside, RankActors or RankProcesses raises.
+    """
+    if SET_ASIDE in os.environ:
+        return RanksFromOutside(deadline_s)
+    if actors is not None:
+        return RankActors(processes, deadline_s, actors, hub)
+    return RankProcesses(processes, deadline_s) if processes > 1 else None
 
 
 def lead_trainer(arguments: Mapping[str, object], ranks: Ranks) -> GrpoTrainer:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Real
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.masking import masked
@@ -47,13 +47,17 @@ class Subject(StrEnum):
     """All rollouts of a task that were sampled together; it returns one value for each."""
 
 
+TASK: Final = "task"
+"""The other word of `RewardKind.takes`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardKind:
     """How a reward is called."""
 
     subject: Subject
     takes: tuple[str, ...]
-    """Its required parameters in order, as `task` and the words of `Subject`."""
+    """Its required parameters in order, as TASK and the words of `Subject`."""
     asynchronous: bool = False
     """Whether it is a coroutine function: many of its calls run at once in one process."""
     deadline_s: float | None = None
@@ -85,15 +89,22 @@ def reward_kind(reward: object, name: str) -> RewardKind:
             f"reward '{name}' takes {_shown(needed)}, as TRL calls one for a batch; {_AS_HERE}."
         )
     any_number = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    takes = ("task", "completion") if any_number and not needed else _takes(needed)
+    takes = _TASK_FIRST if any_number and not needed else _takes(needed)
     if takes is None:
         raise RecipeError(f"reward '{name}' takes {_shown(needed)}; {_WANTED}.")
-    subject = next(Subject(word) for word in takes if word != "task")
+    subject = subject_of(takes)
     asynchronous = any(map(inspect.iscoroutinefunction, (reward, type(reward).__call__)))
     deadline_s = getattr(reward, "deadline_s", None)
     return RewardKind(subject, takes, asynchronous, None if deadline_s is None else float(deadline_s))
 
 
+def subject_of(takes: Sequence[str]) -> Subject:
+    """What a reward with these parameters looks at."""
+    return next(Subject(word) for word in takes if word != TASK)
+
+
+_TASK_FIRST = (TASK, Subject.COMPLETION)
+_COMPLETION_FIRST = (Subject.COMPLETION, TASK)
 _WANTED = (
     "wanted (task, completion), (trajectory) or (group), the last two also after task; name or annotate "
     "them so (rft_data.Trajectory, list[rft_data.Trajectory])"
@@ -117,17 +128,17 @@ def _takes(parameters: Sequence[inspect.Parameter]) -> tuple[str, ...] | None:
         return words if words[0] in set(Subject) else None
     if len(words) != 2:
         return None
-    if set(words) & {"trajectory", "group"}:
-        return words if words.count("task") == 1 else None
-    return ("completion", "task") if words == ("completion", "task") else ("task", "completion")
+    if set(words) & {Subject.TRAJECTORY, Subject.GROUP}:
+        return words if words.count(TASK) == 1 else None
+    return words if words == _COMPLETION_FIRST else _TASK_FIRST
 
 
 def _word(parameter: inspect.Parameter) -> str:
-    """`task` or a word of `Subject`, by annotation, else by name."""
+    """TASK or a word of `Subject`, by annotation, else by name."""
     given = parameter.annotation
     annotation = given if isinstance(given, str) else inspect.formatannotation(given)
     if "Trajectory" in annotation:
-        return "group" if "[" in annotation else "trajectory"
+        return Subject.GROUP if "[" in annotation else Subject.TRAJECTORY
     return parameter.name
 
 
@@ -194,7 +205,7 @@ def arguments(kind: RewardKind, task: Task, judged: Judged) -> list[object]:
     """The arguments of a call, in order."""
     if isinstance(judged, Trajectory) and kind.subject is Subject.COMPLETION:
         judged = judged.completion
-    return [task if word == "task" else judged for word in kind.takes]
+    return [task if word == TASK else judged for word in kind.takes]
 
 
 def judge(reward: Callable[..., object], kind: RewardKind, task: Task, judged: Judged) -> tuple[Outcome, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from explorers.rewards.contract import Judged, Outcome, RewardKind, Score, Subject
+from explorers.rewards.contract import TASK, Judged, Outcome, RewardKind, Score, Subject, subject_of
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.trajectory import Trajectory
@@ -50,25 +50,25 @@ def encode_call(number: int, reward: str, task: Task, judged: Judged) -> bytes:
     call: dict[str, object] = {
         "number": number,
         "reward": reward,
-        "task": {name: getattr(task, name) for name in _TASK_FIELDS},
+        TASK: {name: getattr(task, name) for name in _TASK_FIELDS},
     }
     if isinstance(judged, str):
-        call["completion"] = judged
+        call[Subject.COMPLETION] = judged
     elif isinstance(judged, Trajectory):
-        call["trajectory"] = _rollout(judged)
+        call[Subject.TRAJECTORY] = _rollout(judged)
     else:
-        call["group"] = [_rollout(one) for one in judged]
+        call[Subject.GROUP] = [_rollout(one) for one in judged]
     return encode_line(call)
 
 
 def decode_call(call: Mapping[str, Any]) -> tuple[Task, Judged]:
     """The task and what is judged, as the reward gets them."""
-    task = Task(**{**call["task"], "messages": tuple(call["task"]["messages"])})
-    if "completion" in call:
-        return task, str(call["completion"])
-    if "trajectory" in call:
-        return task, Trajectory(task=task, **call["trajectory"])
-    return task, [Trajectory(task=task, **one) for one in call["group"]]
+    task = Task(**{**call[TASK], "messages": tuple(call[TASK]["messages"])})
+    if Subject.COMPLETION in call:
+        return task, str(call[Subject.COMPLETION])
+    if Subject.TRAJECTORY in call:
+        return task, Trajectory(task=task, **call[Subject.TRAJECTORY])
+    return task, [Trajectory(task=task, **one) for one in call[Subject.GROUP]]
 
 
 def encode_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
@@ -100,8 +100,7 @@ def encode_kind(kind: RewardKind) -> dict[str, object]:
 def decode_kind(values: Mapping[str, Any]) -> RewardKind:
     """The inverse of `encode_kind`."""
     takes = tuple(values["takes"])
-    subject = next(Subject(word) for word in takes if word != "task")
-    return RewardKind(subject, takes, values["asynchronous"], values["deadline_s"])
+    return RewardKind(subject_of(takes), takes, values["asynchronous"], values["deadline_s"])
 
 
 def _outcome(one: object) -> Outcome | None:

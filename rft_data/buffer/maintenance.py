@@ -5,13 +5,15 @@ Fragments are merged in tiers, so that a row is copied only a few times.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from rft_data.buffer.growth import Growth
-from rft_data.buffer.memory import release_memory
 from rft_data.buffer.store import Store
 from rft_data.core.errors import FencedError
 from rft_data.core.failpoints import failpoint
@@ -76,10 +78,20 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
         grown = store.growth[name]
         if crowd == 1 or _due(grown):
             _clean(dataset, grown)
-        release_memory()
+        _release_memory()
         grown.reset()
         store.forget_head(name)
         return {"fragments_before": before, "fragments_after": len(store.head(name).get_fragments())}
+
+
+def _release_memory() -> None:
+    """Give freed memory back to the system: that of Arrow's pool and, with glibc, of malloc's arenas.
+
+    Each of Lance's threads has an arena; without this their free memory adds up to 100 MB (measured).
+    """
+    pa.default_memory_pool().release_unused()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _due(grown: Growth) -> bool:

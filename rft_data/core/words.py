@@ -339,6 +339,23 @@ class Health(StrEnum):
 # --- runs ------------------------------------------------------------------------------------------
 
 
+class Mode(StrEnum):
+    """What a run is for; the key `mode` of its recipe."""
+
+    ONLINE = "online"
+    """Explores and trains."""
+    EXPLORE = "explore"
+    """Explores and stores, for trainers elsewhere or later."""
+    TRAIN = "train"
+    """Trains by reinforcement on what others explored."""
+    OFFLINE = "offline"
+    """Trains on stored rows and pairs."""
+    EVAL = "eval"
+    """Measures models."""
+    DATA = "data"
+    """Makes a buffer of tasks and scored rows; `rft data run` runs it."""
+
+
 class RunState(StrEnum):
     """The state of a run's process in `rft status`."""
 
@@ -439,3 +456,9 @@ class MetricRole(StrEnum):
 
 SwapMode: TypeAlias = Literal["drain", "continue", "recompute"]
 """What happens to requests in flight when an engine loads new weights."""
+OldLogprobs: TypeAlias = Literal["rollout", "recompute"]
+"""The old policy of a ratio: the one that sampled, or the weights before the step."""
+Importance: TypeAlias = Literal["none", "token_truncated", "sequence_truncated", "masked"]
+"""How advantages are weighed by the ratio of the old policy to the one that sampled."""
+PairsFrom: TypeAlias = Literal["stored", "mined"]
+"""Preference pairs of the table `preferences`, or of the best and the worst row of each group."""

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from rft_data.core.errors import RecipeError
 from rft_data.core.filters import parse_text
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
+from rft_data.core.words import PairsFrom
 from rft_data.recipe.section import Section
 
 TrainedSource = Literal["rollout", "import", "expert"]
@@ -58,7 +59,7 @@ class KtoRows(RowsSection):
 class PairsSection(Section):
     """Which preference pairs a stage trains on."""
 
-    pairs: Literal["stored", "mined"] = "stored"
+    pairs: PairsFrom = "stored"
     """The table `preferences`, or the best and the worst row of each group."""
     run: str | None = None
     """Mined: only this run's groups."""

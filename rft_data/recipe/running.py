@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from ops.runtime.limits import OnFailure, needs_workers
 from rft_data.core.lookup import suggest
+from rft_data.core.words import Importance, OldLogprobs
 from rft_data.recipe.section import Section
 
 PLACEMENTS = ("inline", "local", "ray")
@@ -56,9 +57,9 @@ class Sync(Section):
 class OffPolicy(Section):
     """How rows of an older policy are corrected for; see docs/trainers.md."""
 
-    old_logprobs: Literal["rollout", "recompute"] = "rollout"
+    old_logprobs: OldLogprobs = "rollout"
     """The old policy of the ratio: `rollout` (as stored) or `recompute` (the weights before the step)."""
-    importance: Literal["none", "token_truncated", "sequence_truncated", "masked"] = "none"
+    importance: Importance = "none"
     """With `recompute`: `none`, `token_truncated`, `sequence_truncated` or `masked`."""
     cap: float = 2.0
     """Largest importance weight, above 1; with `masked`, weights outside [1/cap, cap] become 0."""

@@ -8,7 +8,7 @@ import os
 from rft_data.core.errors import RecipeError
 from rft_data.core.filters import Compare
 from rft_data.core.reader import BufferReader
-from rft_data.core.words import HubRole
+from rft_data.core.words import HubRole, Mode
 from rft_data.placement.hub.access import narrowed, parse_token
 from rft_data.placement.hub.client import HUB_TOKEN, HubClient
 
@@ -50,7 +50,7 @@ def planned_groups(buffer: BufferReader, run_id: str) -> int:
     """
     starts = buffer.read("runs", ["recipe"], Compare("run_id", "eq", run_id)).to_pylist()
     recipe = json.loads(starts[-1]["recipe"]) if starts else {}
-    if recipe.get("mode") != "explore":
+    if recipe.get("mode") != Mode.EXPLORE:
         raise RecipeError(
             f"the buffer behind the hub has no run '{run_id}' of mode 'explore'; give the name of the run "
             "that serves it as 'explored_by'."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rft_data.core.words import FeedbackKey
+from rft_data.core.words import FeedbackKey, Mode
 
 NOTHING = "nothing in this run's recipe reads it; it is stored, and a later recipe may."
 NO_RECIPE = "this is a buffer without a run; a recipe that reads it may use it."
@@ -61,7 +61,7 @@ def _stages(recipe: Recipe, key: str) -> Iterator[str]:
 
 def _selector(recipe: Recipe, key: str) -> Iterator[str]:
     selector = recipe.get("selector")
-    if key == FeedbackKey.RETIRE_TASK and recipe.get("mode") == "online" and isinstance(selector, Mapping):
+    if key == FeedbackKey.RETIRE_TASK and recipe.get("mode") == Mode.ONLINE and isinstance(selector, Mapping):
         yield (
             f"selector {selector.get('use', '')} no longer draws the task from the run's next checkpoint on, "
             "nor in a new run on this buffer."

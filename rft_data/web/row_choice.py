@@ -13,8 +13,9 @@ import pyarrow as pa
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare, Filter, In, filter_columns, parse_text, read_text, to_text
 from rft_data.core.schema import EXPERIENCES
+from rft_data.core.words import Verdict
 
-AskedVerdict: TypeAlias = Literal["", "kept", "dropped", "masked", "quarantined", "none"]
+AskedVerdict: TypeAlias = Verdict | Literal["", "none"]
 """Empty: any; none: no operator has judged the row."""
 WINDOW = 50_000
 """Newest rows that a filter over long texts looks at in one go."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 from rft_data.core.errors import ConflictError, RecipeError
+from rft_data.core.words import Mode
 
 FILE, LOG = "form.yaml", "start.log"
 
@@ -36,7 +37,7 @@ def planned(below: Path, name: str, places: Mapping[str, str]) -> Start:
     Args: name: of the recipe: letters, digits, dots, dashes. places: its `mode`, `run_dir` and `buffer`.
     Raises: RecipeError for a data recipe, which `rft data run` runs; ConflictError when the folder is there.
     """
-    if places["mode"] == "data":
+    if places["mode"] == Mode.DATA:
         raise RecipeError("a recipe of mode data is not started here; run it with: rft data run FILE")
     folder = below.absolute() / name
     if folder.exists():

@@ -13,6 +13,7 @@ from typing import Any
 
 from rft_data.core.errors import MissingFileError
 from rft_data.core.scratch import check_has_files
+from rft_data.core.words import Mode
 from rft_data.recipe.yaml_text import as_text, parse_yaml
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import stored_run_id
@@ -134,7 +135,7 @@ def as_recipe(trial: Trial, folder: Path, recipe: Mapping[str, Any]) -> str:
         f"name: {as_text(recipe['name'] + '-tried')}",
         f"run_dir: {as_text(beside)}",
     ]
-    if recipe["mode"] != "train":  # that one trains on the rows of the other run's buffer
+    if recipe["mode"] != Mode.TRAIN:  # that one trains on the rows of the other run's buffer
         lines.append(f"buffer: {{uri: {as_text(beside + '/buffer')}}}")
     return "\n".join([*lines, "", _as_key(trial.wanted.text), ""])
 

@@ -18,7 +18,7 @@ from rft_data.core.filters import And, Compare, Filter, IsNull, Not, parse_text
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
-from rft_data.core.words import PairSource
+from rft_data.core.words import PairsFrom, PairSource
 from rft_data.exchange.formats.mining import mined_pairs
 from rft_data.exchange.formats.mining import most_pairs as minable
 from rft_data.exchange.standing import Excluded, excluded
@@ -30,7 +30,7 @@ from trainers.offline.stored_rows import EXCLUDED, TAKEN_TOGETHER, listed_reason
 class PairChoice:
     """A stage's choice of preference pairs."""
 
-    pairs: str = "stored"
+    pairs: PairsFrom = "stored"
     """`stored` (the table `preferences`) or `mined` (each group's best row against its worst)."""
     run: str | None = None
     """Mined: only this run's groups."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from trl import GRPOConfig
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
+from rft_data.core.words import Importance, OldLogprobs
 from trainers.models.nats import MAX_NATS
 from trainers.models.options import section
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "old_logprobs": ("rollout", "recompute"),
-    "importance": ("none", "token_truncated", "sequence_truncated", "masked"),
+    "old_logprobs": get_args(OldLogprobs),
+    "importance": get_args(Importance),
 }
 
 
@@ -31,9 +33,9 @@ class OffPolicy:
     Raises: RecipeError for an unknown value, or values that contradict each other.
     """
 
-    old_logprobs: str = "rollout"
+    old_logprobs: OldLogprobs = "rollout"
     """The old policy of the ratio: `rollout` (mu, as stored) or `recompute` (prox)."""
-    importance: str = "none"
+    importance: Importance = "none"
     """Which function of prox / mu multiplies the advantages, besides the ratio to prox."""
     cap: float = 2.0
     """Largest weight; for `masked` also 1 / the smallest."""

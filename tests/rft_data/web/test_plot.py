@@ -14,7 +14,7 @@ from PIL import Image
 
 from rft_data.buffer import Buffer
 from rft_data.web.plot import Bars, Curves, Kind, download
-from rft_data.web.step_ranges import zooms
+from rft_data.web.views.runs import zooms
 
 SVG = "{http://www.w3.org/2000/svg}"
 

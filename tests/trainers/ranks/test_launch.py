@@ -23,7 +23,7 @@ from tests.trainers.ranks.torchrun_scenario import adapted
 from trainers.models.adapters import write_adapter
 from trainers.models.weights import load_tokenizer
 from trainers.ranks.follower import served_torchrun
-from trainers.ranks.others import other_ranks
+from trainers.role import other_ranks
 
 ROOT = Path(__file__).parents[3]
 Rows = Callable[..., pa.Table]

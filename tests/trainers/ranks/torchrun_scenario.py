@@ -22,7 +22,7 @@ from tests.trainers.ranks import rank_scenarios
 from trainers.models.adapters import write_adapter
 from trainers.models.weights import gathered_state, load_model, load_tokenizer
 from trainers.ranks.follower import served_torchrun
-from trainers.ranks.others import other_ranks
+from trainers.role import other_ranks
 
 
 def adapted(model_path: Path) -> Any:
