@@ -66,6 +66,7 @@ class RunControl:
         self._phase, self._phase_at = "", time.time()
         self._counts: tuple[int | None, int | None] = (None, None)
         self._counted: Callable[[], tuple[int, int] | None] | None = None
+        self._on_stop: Callable[[], None] | None = None
         self._asked = ""
         self._now = False
         self._closing = False
@@ -98,7 +99,11 @@ class RunControl:
             raise Stopped(f"stopped before {text}, as asked")
         self._phase = text
         self._phase_at = time.time()
-        self._counts, self._counted = (None, None), None
+        self._counts, self._counted, self._on_stop = (None, None), None, None
+
+    def when_asked_to_stop(self, act: Callable[[], None]) -> None:
+        """Call `act` once if a stop is asked for before the next phase; what it does must take no time."""
+        self._on_stop = act
 
     def counting(self, steps: Callable[[], tuple[int, int] | None]) -> None:
         """Record, until the next phase, the steps taken and all, as the function tells at each beat."""
@@ -182,6 +187,9 @@ class RunControl:
         due, written = 0.0, self._counts
         while not self._ended.wait(_LOOK_S):
             self._look_for_stop_file()
+            if self._asked and (act := self._on_stop) is not None:
+                self._on_stop = None
+                act()
             if self._announce() or self._counts != written or time.monotonic() >= due:
                 due, written = time.monotonic() + _BEAT_S, self._counts
                 self._beat()

@@ -24,7 +24,7 @@ from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls
 from rft_data.run.watch.stage_feed import StageFeed
 from rft_data.run.watch.trackers import make_trackers
-from trainers.offline.steps_taken import forget_steps
+from trainers.offline.steps_taken import ask_to_stop, forget_steps
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class OfflineStages:
         """Train `model` by a stage; what it did goes into the run's progress and the `metrics` table.
 
         Args: heldout: share of prompts that are not trained on.
-        Raises: what the offline role raises.
+        Raises: what the offline role raises; Stopped, within the stage, when a stop is asked for.
         """
         run, name, folder = self.run, stage_name(number, stage), self.folder(number, stage)
         # made before the stage is trained, so that a package that is missing is not found hours later
@@ -73,6 +73,7 @@ class OfflineStages:
         forget_steps(folder)  # of a start that was killed
         with StageFeed(trackers, name, folder) as feed:
             self.control.counting(feed.look)
+            self.control.when_asked_to_stop(lambda: ask_to_stop(folder))
             with run.timed(stage.algorithm):
                 report: dict[str, Any] = self.offline.call(
                     "train",

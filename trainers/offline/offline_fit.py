@@ -18,7 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from rft_data.core.errors import TrainingError
+from rft_data.core.errors import Stopped, TrainingError
 from rft_data.core.failpoints import failpoint
 from trainers.models.adapters import adapter_scales, merged_model
 from trainers.models.disk import writing
@@ -83,6 +83,7 @@ def fit(trainer: Trainer) -> Fitted:
 
     Raises: TrainingError when there is no row, TRL refuses the options, or a loss or gradient is not finite;
         no model is written then. RecipeError, before the first step, for an adapter that cannot be merged.
+        Stopped, after a checkpoint, when the stage was asked to.
     """
     adapter_scales(trainer.model)
     if not len(trainer.train_dataset):
@@ -100,6 +101,10 @@ def fit(trainer: Trainer) -> Fitted:
         raise TrainingError(
             f"TRL cannot train with the stage's 'trl' options: {err} No model is written."
         ) from err
+    if checkpoints.stopped:
+        raise Stopped(
+            f"stopped at optimizer step {trainer.state.global_step} of {trainer.state.max_steps}, as asked"
+        )
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     if not logged:
         raise TrainingError("no optimizer step was taken; give 'trl.max_steps' or 'trl.num_train_epochs'.")

@@ -1,4 +1,4 @@
-"""Checkpoints within an offline stage, beside its folder: a stage that is killed goes on from the newest."""
+"""Checkpoints within an offline stage, beside its folder: one that ended early goes on from the newest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rft_data.weights import checkpoint
+from trainers.offline.steps_taken import asked_to_stop
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ class StageCheckpoints(TrainerCallback):  # type: ignore[misc]
         self._possible = not getattr(trainer.args, _MOVING_REFERENCE, False)
         self._began = time.monotonic()
         self._wait_s = EVERY_S
+        self.stopped = False
+        """Whether the training ended before its last step, as asked, with a checkpoint."""
         trainer.args.output_dir = str(self.folder)
         trainer.add_callback(self)
 
@@ -57,9 +60,12 @@ class StageCheckpoints(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Ask for a checkpoint if one is due; the last step needs none."""
-        passed = time.monotonic() - self._began
-        if self._possible and passed >= self._wait_s and state.global_step < state.max_steps:
+        """Ask for a checkpoint if one is due, or the stage is to stop; the last step needs none."""
+        if not self._possible or state.global_step >= state.max_steps:
+            return
+        if asked_to_stop(self.folder):
+            self.stopped = control.should_save = control.should_training_stop = True
+        elif time.monotonic() - self._began >= self._wait_s:
             control.should_save = True
             self._began = time.monotonic()
 

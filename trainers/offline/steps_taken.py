@@ -1,7 +1,8 @@
-"""How far a stage is while it trains: small files beside its folder, for its progress and for trackers.
+"""What a run and its stage tell each other while it trains, in small files beside the stage's folder.
 
-The run reads them where the stage trains on the run's machine; elsewhere there are none, no count is shown,
-and trackers are shown a stage's numbers when it is done.
+The stage says how far it is, for its progress and for trackers; the run may ask it to stop. Where the stage
+trains on another machine there are none: no count is shown, trackers are shown its numbers when it is done,
+and it trains to its end.
 """
 
 from __future__ import annotations
@@ -52,9 +53,19 @@ def numbers_since(stage: Path, place: int) -> tuple[Numbers, int]:
     return [json.loads(line) for line in whole.splitlines()], place + len(whole) + len(end)
 
 
+def ask_to_stop(stage: Path) -> None:
+    """Ask a stage, by its folder, to end at a checkpoint after the step it is at. Raises: OSError."""
+    _request(stage).touch()
+
+
+def asked_to_stop(stage: Path) -> bool:
+    """Whether it was asked to."""
+    return _request(stage).exists()
+
+
 def forget_steps(stage: Path) -> None:
-    """Remove count and numbers: the stage is trained, or begins."""
-    for file in (_file(stage), _log(stage)):
+    """Remove count, numbers and request: the stage is trained, or begins."""
+    for file in (_file(stage), _log(stage), _request(stage)):
         with suppress(OSError):
             file.unlink()
 
@@ -65,3 +76,7 @@ def _file(stage: Path) -> Path:
 
 def _log(stage: Path) -> Path:
     return stage.with_suffix(".numbers")
+
+
+def _request(stage: Path) -> Path:
+    return stage.with_suffix(".stop")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +26,22 @@ from typer.testing import CliRunner
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.canonical import content_id
-from rft_data.core.errors import MissingFileError, RecipeError, ResumeError, TrainingError
+from rft_data.core.errors import MissingFileError, RecipeError, ResumeError, Stopped, TrainingError
 from rft_data.core.files import read_manifest
 from rft_data.core.rows import Experience, PreferencePair, TaskKey, experience_id_of
+from rft_data.core.words import RunState
 from rft_data.reading.lineage import lineage
 from rft_data.recipe import load_recipe
 from rft_data.recipe.imports import Import
 from rft_data.run.imports import import_sources
+from rft_data.run.record import ask_to_stop, read_record
 from rft_data.run.start import run_recipe
 from rft_data.web.report import report
 from tests.gsm8k import needs_full
 from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks
 from tests.rft_data.run.test_online import write_recipe as write_online
 from trainers.models.tiny_model import ASSISTANT, CHAT_TEMPLATE, END, PAD, USER
+from trainers.offline.steps_taken import steps_taken
 
 RECIPE = """\
 recipe: 1
@@ -220,6 +225,35 @@ def test_stopped_run_goes_on_with_the_stage_that_failed(stored: Path) -> None:
     with pytest.raises(TrainingError, match="No model is written"):
         run_recipe(load_recipe(write(stored, broken)))
     assert done.stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_a_stop_within_a_stage_checkpoints_it_and_a_resume_goes_on_there(stored: Path) -> None:
+    recipe, run = (
+        load_recipe(write(stored, RECIPE.replace("max_steps: 8", "max_steps: 100000"))),
+        stored / "run",
+    )
+    at = [0]
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(_stop_after, run, at[-1])
+            with pytest.raises(Stopped, match=r"stopped at optimizer step \d+ of 100000, as asked"):
+                run_recipe(recipe)
+            asked.result()
+        record = read_record(run)
+        assert record is not None
+        assert (record.state, record.exit_code) == (RunState.STOPPED, 130)
+        [checkpoint] = (run / "stages" / "0-sft.checkpoints").glob("checkpoint-*")
+        at.append(int(checkpoint.name.removeprefix("checkpoint-")))
+    assert 0 < at[1] < at[2]
+    assert not (run / "stages" / "0-sft" / "model.safetensors").exists()
+
+
+def _stop_after(run: Path, step: int) -> None:
+    """Ask the run to stop once its first stage has taken more than so many steps."""
+    while (steps_taken(run / "stages" / "0-sft") or (0, 0))[0] <= step:
+        time.sleep(0.01)
+    ask_to_stop(run, now=False)
 
 
 @pytest.mark.slow

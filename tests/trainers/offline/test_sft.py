@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.core.codec import to_table
-from rft_data.core.errors import RecipeError, RowError, TrainingError
+from rft_data.core.errors import RecipeError, RowError, Stopped, TrainingError
 from rft_data.core.failpoints import armed
 from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
 from trainers.offline import stage_checkpoints
 from trainers.offline.sft import sft_dataset, train_sft
-from trainers.offline.steps_taken import numbers_since, steps_taken
+from trainers.offline.steps_taken import ask_to_stop, forget_steps, numbers_since, steps_taken
 
 Rows = Callable[..., pa.Table]
 
@@ -232,9 +232,30 @@ def test_a_stage_that_dies_goes_on_from_its_checkpoint_with_the_same_weights(
     assert counted.passes == 1, "only the fourth step was left to take"
     assert resumed.history == straight.history
     assert not beside.exists()
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "broken"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(tmp_path / "straight", tmp_path / "broken")
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_asked_to_stop_ends_with_a_checkpoint_and_goes_on_from_it(
+    model_path: Path, table: pa.Table, tmp_path: Path
+) -> None:
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    train_sft(model_path, table, straight, options=OPTIONS, seed=3)
+    ask_to_stop(stopped)
+    with pytest.raises(Stopped, match="stopped at optimizer step 1 of 4, as asked"):
+        train_sft(model_path, table, stopped, options=OPTIONS, seed=3)
+    assert not (stopped / "model.safetensors").exists()
+    forget_steps(stopped)
+    with armed("stage.step", 99) as counted:
+        train_sft(model_path, table, stopped, options=OPTIONS, seed=3)
+    assert counted.passes == 3
+    assert_same_weights(straight, stopped)
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    found, wanted = (load_file(folder / "model.safetensors") for folder in (one, other))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in found)
 
 
 @pytest.mark.slow
