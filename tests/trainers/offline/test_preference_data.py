@@ -17,8 +17,9 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RowError, TrainingError
 from rft_data.core.heldout import prompt_share
 from rft_data.core.images import image_part
-from rft_data.core.rows import Experience, Feedback, PreferencePair, Task, TaskKey, experience_id_of
+from rft_data.core.rows import Experience, Feedback, Message, PreferencePair, Task, TaskKey, experience_id_of
 from rft_data.exchange.formats.records import PLAIN
+from tests.jsonl import jsonl_tasks
 from tests.trainers.offline import preference_reference as reference
 from trainers.models.weights import load_tokenizer
 from trainers.offline.answers import Answer, rendered_answer, stored_answers
@@ -140,6 +141,49 @@ def test_held_out_prompts_are_in_nobodys_training_and_the_split_is_complete(buff
         chosen_pairs(buffer, PairChoice("mined"), 1e-6, inside=True)
     assert HeldoutPrompts(buffer, 0.999999).has(None, [USER])
     assert not HeldoutPrompts(buffer, 0.0).has(None, [USER])
+
+
+@pytest.mark.parametrize("system", [(), ({"role": "system", "content": "Be brief."},)])
+def test_what_a_taskset_of_another_run_holds_out_is_left_out_by_its_messages(
+    buffer: Buffer, tmp_path: Path, system: tuple[Message, ...]
+) -> None:
+    asked = [f"{number}+1" for number in range(40)]
+    (tmp_path / "asked.jsonl").write_text(
+        "".join(json.dumps({"question": q, "answer": ""}) + "\n" for q in asked)
+    )
+    tasks = jsonl_tasks(tmp_path / "asked.jsonl", name="first", heldout=0.3)
+    buffer.add_tasks(tasks)
+    held = {number for number, task in enumerate(tasks) if task.split == "heldout"}
+    assert 4 <= len(held) <= 20
+    shown = [(*system, {"role": "user", "content": text}) for text in asked]
+    known, unknown = (
+        [
+            replace(
+                row(
+                    n,
+                    m,
+                    float(m),
+                    run_id=run,
+                    prompt_messages=len(prompt),
+                    messages=(*prompt, (BAD, GOOD)[m]),
+                ),
+                task_id=task_id(n),
+            )
+            for n, prompt in enumerate(shown)
+            for m in range(2)
+        ]
+        for run, task_id in (("known", lambda n: tasks[n].task_id), ("unknown", lambda n: f"imported-{n}"))
+    )
+    buffer.append([*known, *unknown])
+    buffer.add_preferences(
+        [PreferencePair("me", "second", f"pair-{n}", [GOOD], [BAD], messages=p) for n, p in enumerate(shown)]
+    )
+    expected = {f"{run}/g{n}" for run in ("known", "unknown") for n in range(40) if n not in held}
+    assert {group for group, _ in members(buffer, heldout=0.3)} == expected
+    for pairs in (chosen_pairs(buffer, PairChoice(kind), 0.3).pairs for kind in ("mined", "stored")):
+        assert {pair.messages[-1]["content"] for pair in pairs} == {
+            text for number, text in enumerate(asked) if number not in held
+        }
 
 
 def test_rows_with_solved_examples_are_held_out_where_their_task_is(buffer: Buffer) -> None:
