@@ -28,6 +28,7 @@ from explorers.transports.tensor_sources import open_source
 from rft_data.core.absent import absent
 from rft_data.core.errors import EngineError, IntegrityError, RecipeError
 from rft_data.core.lookup import need, suggest
+from rft_data.core.model_folder import most_positions
 from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
@@ -60,9 +61,11 @@ class TransformersEngine:
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
             transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
 
-        Raises: RecipeError for any other option, and for a transport that needs vLLM.
+        Raises: RecipeError for any other option, for a transport that needs vLLM, and for a length beyond the
+            model's table of positions.
         """
         mode = checked_mode(swap)
+        _check_positions(model_path, max_model_len)
         way = recipe_transport(transport)
         settings = _settings(options, way)
         transformers = need("transformers", "train", "the transformers engine")
@@ -264,6 +267,15 @@ class TransformersEngine:
         for request in self._queue:
             if not request.future.done():
                 request.future.set_exception(failure)
+
+
+def _check_positions(model_path: Path, max_model_len: int) -> None:
+    most = most_positions(model_path)
+    if most is not None and max_model_len > most:
+        raise RecipeError(
+            f"explorer.engine.max_model_len is {max_model_len}, and the model '{model_path}' has only {most} "
+            f"positions; give {most} or less."
+        )
 
 
 def _settings(options: Mapping[str, object], transport: Transport) -> dict[str, Any]:

@@ -35,6 +35,9 @@ _SCALED = ("su", "longrope", "llama3", "deepseek_llama_scaling")
 _PARTLY_SCALED = ("yarn", "deepseek_yarn")
 """Kinds whose factor is in them or not, as the model's makers had it."""
 
+_NUMBERED = ("biogpt", "codegen", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "openai-gpt", "opt")
+"""Types of models with a table of positions: one beyond its end is an error of torch."""
+
 
 def takes_images(folder: Path) -> bool:
     """Whether the model in a folder looks at images: its configuration has a vision tower."""
@@ -71,6 +74,12 @@ def longest_sequence(folder: Path) -> int | None:
     if isinstance(own := config.get("model_max_length"), int):
         found = [own]
     return int(max(_scaled(config, min(found)))) if found else None
+
+
+def most_positions(folder: Path) -> int | None:
+    """Length of the table of positions of the model in a folder; None where it computes them."""
+    numbered = _read(folder / "config.json").get("model_type") in _NUMBERED
+    return longest_sequence(folder) if numbered else None
 
 
 def _scaled(config: dict[str, Any], length: int) -> Iterator[float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rft_data.core.hub_cache import local_folder
-from rft_data.core.model_folder import has_tokenizer, longest_sequence
+from rft_data.core.model_folder import has_tokenizer, longest_sequence, most_positions
 from rft_data.recipe.preflight.files import matching
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, value
@@ -36,7 +36,8 @@ def model_problems(tree: Tree) -> Iterator[Problem]:
             )
         longest = longest_sequence(folder)
         if longest is not None:
-            yield from too_long(tree, longest, f"'{path}'")
+            ends = most_positions(folder) is not None
+            yield from too_long(tree, longest, f"'{path}'", ends=ends)
 
 
 def built_too_short(tree: Tree) -> Iterator[Problem]:
@@ -48,10 +49,17 @@ def built_too_short(tree: Tree) -> Iterator[Problem]:
             yield from too_long(tree, longest, "model.build", ", or model.build.max_position_embeddings more")
 
 
-def too_long(tree: Tree, longest: int, model: str, or_more: str = "") -> Iterator[Problem]:
-    """The length of vLLM, if it is above the longest sequence of a model (tokens)."""
+def too_long(
+    tree: Tree, longest: int, model: str, or_more: str = "", *, ends: bool = False
+) -> Iterator[Problem]:
+    """The length of an engine that looks at it, if it is above the longest sequence of a model (tokens).
+
+    Args: ends: the model has no position beyond, so that the engine `transformers` would fail there.
+    """
     engine = value(tree, *_ENGINE)
-    if not isinstance(engine, dict) or not _is_vllm(engine) or os.environ.get(_LONGER, "0") not in ("", "0"):
+    if not isinstance(engine, dict) or not (
+        _judged_by_vllm(engine) or (ends and _plays(engine, "transformers"))
+    ):
         return
     wanted = engine.get(_LENGTH, 256)
     if isinstance(wanted, int) and wanted > longest:
@@ -63,12 +71,20 @@ def too_long(tree: Tree, longest: int, model: str, or_more: str = "") -> Iterato
         )
 
 
-def _is_vllm(engine: Tree) -> bool:
-    """Whether vLLM looks at the length; one that is told another configuration is not judged."""
+def _judged_by_vllm(engine: Tree) -> bool:
+    """Whether vLLM would refuse a length; one that is told another configuration is not judged."""
+    allowed = os.environ.get(_LONGER, "0") not in ("", "0")
+    return not allowed and any(
+        value(one, "options", "hf_overrides") is None for one in _plays(engine, "vllm")
+    )
+
+
+def _plays(engine: Tree, use: str) -> list[Tree]:
+    """The engines of a kind among those of a section."""
     options = engine.get("options")
     listed = value(options, "engines") if engine.get("use") == "routed" else [engine]
     every = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    return any(one.get("use") == "vllm" and value(one, "options", "hf_overrides") is None for one in every)
+    return [one for one in every if one.get("use") == use]
 
 
 def _models(tree: Tree) -> Iterator[tuple[Loc, str]]:

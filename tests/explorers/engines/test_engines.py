@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from explorers.engines import transformers_engine
 from explorers.meter import Meter, MeteredEngine
@@ -25,6 +26,7 @@ from rft_data.core.errors import (
     RowError,
 )
 from rft_data.core.files import write_manifest
+from rft_data.core.model_folder import longest_sequence
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.recipe.names import ENGINE_OPTIONS
@@ -452,6 +454,17 @@ def test_an_unknown_option_is_refused_with_the_likely_one(bench: Any) -> None:
     assert 1e-3 < engine.load_weights(bench.ref("a")) <= 0.1
     assert len(sample(engine, PROMPTS, Sampling(4))) == len(PROMPTS)
     engine.close()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neo", "gptj", "codegen", "opt", "biogpt"])
+def test_a_length_beyond_a_models_table_of_positions_is_refused(kind: str, tmp_path: Path) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    most = longest_sequence(tmp_path)
+    assert most is not None
+    with pytest.raises(
+        RecipeError, match=rf"max_model_len is {most + 1}, .* has only {most} positions; give"
+    ):
+        transformers_engine.TransformersEngine(tmp_path, seed=0, max_model_len=most + 1, options={})
 
 
 def test_a_folder_without_safetensors_is_refused(bench: Any, tmp_path: Path) -> None:

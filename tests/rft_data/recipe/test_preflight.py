@@ -251,6 +251,9 @@ LAYERS = json.dumps(
         ("{}", "{use: vllm, max_model_len: 99999}", None),
         ('{"max_position_embeddings": null}', "{use: vllm, max_model_len: 99999}", None),
         ('{"max_position_embeddings": 256}', "{use: transformers, max_model_len: 2048}", None),
+        ('{"model_type": "gpt2", "n_positions": 128}', "{use: transformers, max_model_len: 129}", 128),
+        ('{"model_type": "gpt2", "n_positions": 128}', "{use: transformers}", 128),
+        ('{"model_type": "gpt2", "n_positions": 128}', "{use: transformers, max_model_len: 128}", None),
         (
             '{"max_position_embeddings": 256}',
             "{use: vllm, max_model_len: 300, options: {hf_overrides: {max_position_embeddings: 300}}}",
