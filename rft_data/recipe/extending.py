@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rft_data.core.errors import ResumeError
+from rft_data.core.words import Mode
 from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.recipe import RunRecipe
 
@@ -26,7 +27,7 @@ class Length:
 
 def run_length(tree: Mapping[str, Any]) -> Length | None:
     """The length of a saved recipe's run; None where it has none that could be more."""
-    if tree.get("mode") == "explore":
+    if tree.get("mode") == Mode.EXPLORE:
         key, number = "groups", tree.get("groups")
     else:
         key, number = "steps", (tree.get("stages") or [{}])[-1].get("steps")

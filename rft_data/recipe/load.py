@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import own_code_from, suggest
 from rft_data.core.scratch import on_store, working_folder
+from rft_data.core.words import Mode
 from rft_data.recipe.extending import Length, run_length, with_length
 from rft_data.recipe.format_version import FORMAT, KEY, version_problem
 from rft_data.recipe.invalid import invalid
@@ -82,7 +83,7 @@ def load_run_recipe(
     validate_recipe(path, overrides)
     recipe = load_recipe(path, overrides)
     if not isinstance(recipe, RunRecipe) or recipe.mode not in modes:
-        instead = "data run" if recipe.mode == "data" else "run"
+        instead = "data run" if recipe.mode == Mode.DATA else "run"
         raise RecipeError(
             f"{path} has mode '{recipe.mode}', and rft {command} takes the modes {', '.join(modes)}; "
             f"run it with: rft {instead} {path}"
@@ -193,7 +194,7 @@ def _checked(
         problems.append(Problem(("mode",), f"found {mode!r}; one of {', '.join(MODES)} is needed{hint}"))
         if not near:
             raise invalid(written.origins, problems)
-        mode = next(one for one in MODES if f"'{one}'" in near)  # what the rest is meant for
+        mode = str(next(one for one in MODES if f"'{one}'" in near))  # what the rest is meant for
         data = {**data, "mode": mode}
     problems += [problem for check in checks for problem in check(data)]
     try:

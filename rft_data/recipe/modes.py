@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from rft_data.core.words import Mode
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.monitor import UNWATCHED, Monitor
 from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
@@ -261,12 +262,12 @@ class DataRecipe(TasksRecipe):
 
 
 MODES: Mapping[str, type[Recipe]] = {
-    "online": OnlineRecipe,
-    "explore": ExploreRecipe,
-    "train": TrainRecipe,
-    "offline": OfflineRecipe,
-    "eval": EvalRecipe,
-    "data": DataRecipe,
+    Mode.ONLINE: OnlineRecipe,
+    Mode.EXPLORE: ExploreRecipe,
+    Mode.TRAIN: TrainRecipe,
+    Mode.OFFLINE: OfflineRecipe,
+    Mode.EVAL: EvalRecipe,
+    Mode.DATA: DataRecipe,
 }
 
 TrainingRecipe = OnlineRecipe | TrainRecipe

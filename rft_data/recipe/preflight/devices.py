@@ -9,6 +9,7 @@ from explorers.engines.parallel import SIZES, Parallel, parallel_sizes, unfit, u
 from explorers.engines.vllm_options import READABLE
 from rft_data.core.errors import RecipeError
 from rft_data.core.gpus import gpu_number, visible_devices
+from rft_data.core.words import Mode
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.section import Loc
@@ -47,7 +48,7 @@ def colocation_problems(tree: Tree) -> Iterator[Problem]:
     """Engines that cannot sleep, and runs in which engine and trainer work at the same time."""
     if value(tree, "placement", "colocate") is not True:
         return
-    if tree.get("mode") != "online":
+    if tree.get("mode") != Mode.ONLINE:
         yield Problem(("placement", "colocate"), "only mode online has engine and trainer; remove it")
         return
     if not value(tree, "placement", "explorers", "gpus") and (seen := visible_devices()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rft_data.core.errors import RftError
+from rft_data.core.words import Mode
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.preflight.devices import colocation_problems, device_problems, reward_device_problems
 from rft_data.recipe.preflight.model_files import built_too_short
@@ -59,7 +60,7 @@ def _lengths(tree: Tree) -> Iterator[Problem]:
 
 def _group_size(tree: Tree) -> Iterator[Problem]:
     """A group that is too small for the algorithm of the last stage."""
-    if tree.get("mode") not in ("online", "train"):
+    if tree.get("mode") not in (Mode.ONLINE, Mode.TRAIN):
         return
     stages = list(entries(tree, "stages"))
     algorithm = stages[-1][1].get("algorithm") if stages else None
@@ -69,7 +70,7 @@ def _group_size(tree: Tree) -> Iterator[Problem]:
         least = find_algorithm(algorithm).least_group
     except RftError:
         return  # the check of the stage says so
-    loc = ("explorer", "group_size") if tree["mode"] == "online" else ("group_size",)
+    loc = ("explorer", "group_size") if tree["mode"] == Mode.ONLINE else ("group_size",)
     size = value(tree, *loc)
     if isinstance(size, int) and 1 <= size < least:
         yield Problem(
@@ -80,7 +81,7 @@ def _group_size(tree: Tree) -> Iterator[Problem]:
 
 def _unread(tree: Tree) -> Iterator[Problem]:
     """Options of TRL that nothing reads here."""
-    after = with_preset(tree, explores=tree.get("mode") == "online", check_only=True)
+    after = with_preset(tree, explores=tree.get("mode") == Mode.ONLINE, check_only=True)
     resolved = dict(entries(after, "stages")) if isinstance(after, dict) else {}
     for loc, stage in entries(tree, "stages"):
         options = value(stage, "trl")

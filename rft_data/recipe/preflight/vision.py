@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rft_data.core.model_folder import takes_images
+from rft_data.core.words import Mode
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.presets import OFFLINE, with_preset
@@ -17,7 +18,7 @@ def vision_problems(tree: Tree) -> Iterator[Problem]:
     if not isinstance(path, str) or not takes_images(Path(path)):
         return
     looks = f"the model in '{path}' looks at images"
-    resolved = with_preset(tree, explores=tree.get("mode") == "online", check_only=True)
+    resolved = with_preset(tree, explores=tree.get("mode") == Mode.ONLINE, check_only=True)
     for loc, stage in entries(resolved if isinstance(resolved, dict) else tree, "stages"):
         if stage.get("algorithm") == "reward_model":
             yield Problem((*loc, "algorithm"), f"{looks}, and a reward model is made from a model of text")

@@ -56,6 +56,15 @@ def test_without_an_index_words_are_refused(buffer):
         search_text(buffer, "alpha")
 
 
+def test_conversations_are_searched_where_their_column_is_named(buffer: Buffer) -> None:
+    asked = [{"role": "user", "content": "what of the heron?"}, {"role": "assistant", "content": "none"}]
+    buffer.append([*rows(0, 3), make_experience(3, completion_text="none", messages=asked)])
+    assert index_text(buffer, "messages").new == 4
+    assert found(search_text(buffer, "heron", column="messages")) == {3}
+    with pytest.raises(RecipeError):  # the other column has no index
+        search_text(buffer, "heron")
+
+
 @pytest.mark.slow
 @EVERYWHERE
 def test_rows_after_the_index_are_found_by_a_reader(buffer):
