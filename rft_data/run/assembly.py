@@ -1,4 +1,4 @@
-"""A recipe to the parts of its run: the one place, with `role_specs.py`, that reads recipes of runs.
+"""A recipe to the parts of its run: what plays, judges, samples and trains takes parts, never the recipe.
 
 Everything that can be checked without an engine is checked here, before anything is recorded.
 """
