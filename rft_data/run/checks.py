@@ -79,10 +79,20 @@ def check_groups(recipe: TrainRecipe, run: Run) -> None:
     """
     if run.hub is not None:
         _check_planned_groups(recipe, run)
+        _check_rollouts(recipe, run.buffer)
     else:
-        _check_stored_groups(recipe, run.buffer, run.ledger)
-    _check_sampled_by_weights(recipe, run.buffer)
-    _check_shown_images(recipe, run.buffer)
+        check_stored_groups(recipe, run.buffer, run.ledger)
+
+
+def check_stored_groups(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
+    """`check_groups` where nothing is explored meanwhile."""
+    _check_number(recipe, buffer, ledger)
+    _check_rollouts(recipe, buffer)
+
+
+def _check_rollouts(recipe: TrainRecipe, buffer: Buffer) -> None:
+    _check_sampled_by_weights(recipe, buffer)
+    _check_shown_images(recipe, buffer)
 
 
 def _of_run(recipe: TrainRecipe) -> And:
@@ -128,7 +138,7 @@ def _check_planned_groups(recipe: TrainRecipe, run: Run) -> None:
         )
 
 
-def _check_stored_groups(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
+def _check_number(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
     groups = stored_groups(buffer, recipe.explored_by)
     usable = sum(bool(group.seqs) for group in groups) * ledger.max_uses
     needed = recipe.rl.steps * recipe.rl.groups_per_step

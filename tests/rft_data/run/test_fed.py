@@ -15,6 +15,7 @@ from rft_data.run.data_check import check_recipe_data, check_source
 from rft_data.run.data_check.fed import unfed
 from rft_data.run.deep_check import deep_problems
 from tests.rft_data.conftest import make_experience
+from tests.rft_data.run.test_online import write_recipe as write_online
 
 TASKS = [{"question": "1+1?", "answer": "2"}]
 SOLVED = [{"question": "1+1?", "answer": "It is\n#### 2"}]
@@ -113,3 +114,57 @@ def test_mined_pairs_need_groups_whose_rewards_differ(tmp_path: Path) -> None:
         assert "2 experiences, of which 2 have a reward. A pair needs a group with" in found.message
         buffer.append([make_experience(2, reward=0.4)])
         assert list(unfed(run, [])) == []
+
+
+TRAIN = """\
+recipe: 1
+name: learning
+mode: train
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+model: {{build: {{use: tiny_qwen2}}}}
+explored_by: looking
+group_size: 2
+experience_ops: [grpo_advantage_mapper: {{}}]
+stages: [{{algorithm: grpo, groups_per_step: 2, steps: 3}}]
+"""
+
+
+def test_stored_groups_that_are_not_there_are_named_before_they_are_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(TRAIN.format(root=tmp_path))
+    given = load_recipe(tmp_path / "train.yaml")
+    [lack] = deep_problems(given)
+    assert lack.loc == ("buffer",)
+    assert (
+        "mode 'train' trains on groups that run 'looking' explored into it. Run that recipe" in lack.message
+    )
+    with Buffer(tmp_path / "buffer") as buffer:
+        buffer.append([make_experience(0)])
+    [lack] = deep_problems(given)
+    assert lack.loc == ("explored_by",)
+    assert "has no group of a run 'looking'; give the name of the recipe that explored" in lack.message
+
+
+@pytest.mark.parametrize(
+    ("data", "experts", "lacks"),
+    [
+        ("{}", False, True),
+        ("{pairs: mined}", False, True),
+        ("{pairs: mined}", True, False),
+        ("{}", True, True),
+    ],
+)
+def test_stages_before_exploring_need_rows_that_are_stored_or_that_experts_make(
+    data: str, experts: bool, lacks: bool, tmp_path: Path
+) -> None:
+    solved = "experts=[{use: 'recipes.arithmetic:worked_solution', tasksets: [sums], limit: 4}]"
+    stages = f"stages.0={{algorithm: dpo, data: {data}}}"
+    run = with_model(
+        load_recipe(write_online(tmp_path, steps=1), [stages, solved if experts else "~experts"])
+    )
+    assert run is not None
+    assert [one.loc for one in unfed(run, [])] == [("stages", 0)] * lacks
+    with Buffer(run.buffer.uri) as buffer:
+        (tmp_path / "rows.jsonl").write_text(json.dumps(PAIRS[0]))
+        import_into(buffer, tmp_path / "rows.jsonl")
+    assert [one.loc for one in unfed(run, [])] == [("stages", 0)] * (lacks and "mined" in data)

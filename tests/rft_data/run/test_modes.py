@@ -15,6 +15,7 @@ from rft_data.reading.branch import branch
 from rft_data.reading.tags import View
 from rft_data.recipe import load_recipe
 from rft_data.recipe.load import load_run
+from rft_data.run.data_check.fed import unfed
 from rft_data.run.start import run_recipe
 
 COMMON = """\
@@ -117,9 +118,14 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     assert 0 < last["loop", "groups_per_s"] < math.inf
     assert 0 <= last["loop", "rollout_reward"] <= 1
     assert b"train/loop/groups_per_s" in shown_by_tensorboard(tmp_path / "looking")
+    greedy = recipe(tmp_path, TRAIN, "greedy", "train", stage=STAGE.replace("steps: 3", "steps: 4"))
+    assert ["left 6 uses of groups" in one.message for one in unfed(greedy, [])] == [True]
     with pytest.raises(RecipeError, match="left 6 uses of groups that may be trained on; 4 steps of 2"):
-        run_recipe(recipe(tmp_path, TRAIN, "greedy", "train", stage=STAGE.replace("steps: 3", "steps: 4")))
-    trained = run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
+        run_recipe(greedy)
+    learning = recipe(tmp_path, TRAIN, "learning", "train")
+    assert list(unfed(learning, [])) == []
+    trained = run_recipe(learning)
+    assert list(unfed(learning, [])) == [], "its own groups: it would be resumed"
     assert trained["groups"]["trained"] == 6
     assert trained["rows"]["trained"] == 12
     assert trained["consumed_steps"] == 3
