@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rft_data.core.errors import RowError
-from rft_data.core.rows import Experience, Task
+from rft_data import Experience, RowError, Task
 
 _EXPRESSION = re.compile(r"(-?\d+(?: [+-] -?\d+)*) =")
 _NUMBER = re.compile(r"\d+")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from rft_data.core.errors import RowError
-from rft_data.core.rows import Task
+from rft_data import RowError, Task
 
 _TERM = re.compile(r"([+-]?)(\d+)")
 

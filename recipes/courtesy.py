@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rft_data.core.errors import RowError
-from rft_data.core.rows import Task
+from rft_data import RowError, Task
 
 _NAMES = "Ada Ben Cleo Dora Emil Finn Gita Hugo Ines Jan Kira Leo Mia Nils Olga Paul Rosa Sven Tina Uma"
 _THINGS = "bag bell boat book chair clock coat desk drum fan hat kite lamp mug pan ring shoe tent vase wheel"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from rft_data.core.rows import Task
+from rft_data import Task
 
 _BOARD = re.compile(r"(?m)^(?:[SFHG]|\[[SFHG]\])+$")
 

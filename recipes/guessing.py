@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from explorers.conversations.recording import RecordingModel
-from rft_data.core.errors import RowError
-from rft_data.core.rows import Task
+from rft_data import RowError, Task
 
 GUESSES = 4
 _RANGE = re.compile(r"from (\d+) to (\d+)", re.IGNORECASE)

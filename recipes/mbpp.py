@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from explorers.conversations.recording import RecordingModel
-from rft_data.core.errors import RowError
-from rft_data.core.rows import Task
+from rft_data import RowError, Task
 
 
 async def solve(task: Task, model: RecordingModel) -> None:

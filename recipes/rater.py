@@ -14,11 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rft_data.core.errors import StalledError
-from rft_data.core.filters import parse_text
-from rft_data.core.rows import Feedback
-from rft_data.core.schema import EXPERIENCES
-from rft_data.placement.hub import HubClient
+from rft_data import EXPERIENCES, Feedback, HubClient, StalledError, parse_text
 
 _WAITING = parse_text("source = 'rollout' and reward is null and unscored_reason is null", EXPERIENCES)
 _COLUMNS = ["experience_id", "messages", "completion_text", "reward_parts"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rft_data.core.errors import RowError
-from rft_data.core.rows import Task
+from rft_data import RowError, Task
 
 _STEP = re.compile(r"(plus|minus|times) (\d+)")
 _SIGNS = {"plus": "+", "minus": "-", "times": "*"}

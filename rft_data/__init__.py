@@ -13,7 +13,8 @@ from rft_data.core.version import __version__
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
-    from rft_data.core.errors import RftError
+    from rft_data.core.errors import RftError, RowError, StalledError
+    from rft_data.core.filters import parse_filter, parse_text
     from rft_data.core.protocols import (
         Completion,
         Engine,
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
         WeightRef,
         experience_id_of,
     )
+    from rft_data.core.schema import EXPERIENCES
     from rft_data.core.trajectory import Trajectory
     from rft_data.core.words import UnscoredCause
     from rft_data.exchange.formats import export, import_into
+    from rft_data.placement.hub import HubClient, HubServer
     from rft_data.reading.lineage import lineage, trained_on
     from rft_data.reading.query import query
     from rft_data.reading.run_metrics import run_metrics
@@ -57,6 +60,11 @@ _PLACES = {
     "Buffer": "rft_data.buffer:Buffer",
     "import_into": "rft_data.exchange.formats:import_into",
     "export": "rft_data.exchange.formats:export",
+    "HubServer": "rft_data.placement.hub:HubServer",
+    "HubClient": "rft_data.placement.hub:HubClient",
+    "parse_filter": "rft_data.core.filters:parse_filter",
+    "parse_text": "rft_data.core.filters:parse_text",
+    "EXPERIENCES": "rft_data.core.schema:EXPERIENCES",
     "query": "rft_data.reading.query:query",
     "run_metrics": "rft_data.reading.run_metrics:run_metrics",
     "index_text": "rft_data.reading.search:index_text",
@@ -75,6 +83,8 @@ _PLACES = {
     "GroupResult": "rft_data.core.rows:GroupResult",
     # errors
     "RftError": "rft_data.core.errors:RftError",
+    "RowError": "rft_data.core.errors:RowError",
+    "StalledError": "rft_data.core.errors:StalledError",
     # parts of your own, named in a recipe by import path
     "Reward": "rft_data.core.protocols:Reward",
     "Unscored": "rft_data.core.protocols:Unscored",
@@ -96,6 +106,7 @@ _PLACES = {
 """Name to where it is defined."""
 
 __all__ = [
+    "EXPERIENCES",
     "Algorithm",
     "Buffer",
     "Candidate",
@@ -104,15 +115,19 @@ __all__ = [
     "Experience",
     "Feedback",
     "GroupResult",
+    "HubClient",
+    "HubServer",
     "Moment",
     "PreferencePair",
     "Recipe",
     "Reward",
     "RftError",
     "RolloutContext",
+    "RowError",
     "SamplerPolicy",
     "Sampling",
     "Selector",
+    "StalledError",
     "Task",
     "TaskKey",
     "TaskSelector",
@@ -129,6 +144,8 @@ __all__ = [
     "index_text",
     "lineage",
     "load_recipe",
+    "parse_filter",
+    "parse_text",
     "query",
     "run_metrics",
     "run_recipe",

@@ -46,7 +46,9 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         "[schema.md](schema.md)",
         ("Task", "TaskKey", "Experience", "experience_id_of", "PreferencePair", "Feedback", "GroupResult"),
     ),
-    "Errors": ("[exit_codes.md](exit_codes.md)", ("RftError",)),
+    "Choose rows": ("[reading.md](reading.md#filters)", ("parse_text", "parse_filter", "EXPERIENCES")),
+    "Errors": ("[exit_codes.md](exit_codes.md)", ("RftError", "RowError", "StalledError")),
+    "Use a buffer of another process": ("[hub.md](hub.md)", ("HubClient", "HubServer")),
     "A reward, a workflow or an engine of your own": (
         "[explorers.md](explorers.md)",
         (
@@ -67,6 +69,11 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     "An algorithm of your own": ("[algorithms.md](algorithms.md)", ("Algorithm",)),
 }
 
+_CONSTANTS = {
+    "EXPERIENCES": "The Arrow schema of the table `experiences`, for `parse_text` and `parse_filter`."
+}
+"""What is said of a name that has no docstring of its own."""
+
 _TAIL = """
 ## Elsewhere
 
@@ -77,8 +84,8 @@ What needs a library that `import rft_data` does not load is imported from its o
 | an operator | `ops.base` (needs Data-Juicer) | [operators.md](operators.md) |
 | a loss | `trainers.policy.losses` (needs torch) | [losses.md](losses.md) |
 | a batch operator | `trainers.policy.batch_ops` (needs torch) | [ppo.md](ppo.md) |
-| a program that writes to a buffer another process owns | `rft_data.placement.hub` | [hub.md](hub.md) |
-| a filter | `rft_data.core.filters` | [reading.md](reading.md) |
+| a conversation in a function | `explorers.conversations.recording.RecordingModel` | [extend.md](extend.md) |
+| a filter of Python objects | `rft_data.core.filters` | [reading.md](reading.md#filters) |
 """
 
 
@@ -97,7 +104,7 @@ def _group(title: str) -> Iterator[str]:
     yield from (f"## {title}", "", f"See {more}.", "", "| name | what it is |", "|---|---|")
     for name in group:
         value = getattr(rft_data, name)
-        about = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+        about = " ".join((_CONSTANTS.get(name) or inspect.getdoc(value) or "").split("\n\n")[0].split())
         shown = f"{name}()" if inspect.isroutine(value) else name
         yield f"| `{shown}` | {about} |"
     yield ""

@@ -82,3 +82,13 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def test_page_in_docs_is_the_one_the_docstrings_make() -> None:
     written = (ROOT / "docs" / "python.md").read_text()
     assert written == page(), "run `python -m docs.pages.python > docs/python.md`"
+
+
+def test_files_of_recipes_that_users_copy_import_rft_data_by_its_front_door() -> None:
+    deep = [
+        f"{file.relative_to(ROOT)}: {node.module}"
+        for file in sorted((ROOT / "recipes").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rft_data.")
+    ]
+    assert deep == []
