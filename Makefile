@@ -13,7 +13,7 @@ APART := $(VENV)/apart
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check installs new-user bench mutants trinity locks docs gpu-check
+.PHONY: setup quickstart test fast check installs new-user recipes bench mutants trinity locks docs gpu-check
 
 setup: $(READY)
 
@@ -69,6 +69,10 @@ installs: setup
 # The README's and the walks' commands as a person types them, in a fresh clone: minutes.
 new-user: setup
 	RFT_TEST_NEW_USER=1 $(BIN)/python -m pytest tests/test_new_user.py --timeout 3600 -s
+
+# Every shipped recipe that a CPU can run, one after another, and whether what it is about happened: most of an hour.
+recipes: setup $(APART)
+	RFT_TEST_RECIPES=1 $(BIN)/python -m pytest tests/test_shipped_runs.py --timeout 3600 -s
 
 # The pages of docs/ as a site in build/site, without the network.
 docs: setup

@@ -61,11 +61,19 @@ def test_linters_find_nothing(linter: str, files: list[Path]) -> None:
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_the_workflow_runs_what_ci_runs_with_actions_of_a_known_major_version() -> None:
-    workflow = YAML(typ="safe").load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+@pytest.mark.parametrize(
+    ("name", "command"), [("ci", "bash .ci/run"), ("weekly", "make ${{ matrix.target }}")]
+)
+def test_a_workflow_runs_what_is_run_here_with_actions_of_a_known_major_version(
+    name: str, command: str
+) -> None:
+    workflow = YAML(typ="safe").load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
     (job,) = workflow["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == ["bash .ci/run"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [command]
     assert (ROOT / ".ci" / "run").is_file()
+    targets = job.get("strategy", {"matrix": {"target": []}})["matrix"]["target"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
     used = [step["uses"] for step in job["steps"] if "uses" in step]
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in used)
     assert workflow["permissions"] == {"contents": "read"}
