@@ -7,7 +7,6 @@ which end with their process, so the copies of a killed run are found and remove
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -20,8 +19,9 @@ from typing import Any
 from explorers.transports.arrival import Arrived, checked_manifest
 from explorers.transports.directory import opened
 from rft_data.core.canonical import content_id
-from rft_data.core.errors import DiskFullError, IntegrityError, StalledError
+from rft_data.core.errors import BusyError, DiskFullError, IntegrityError, StalledError
 from rft_data.core.files import MANIFEST_FILE, manifest_bytes
+from rft_data.core.lock import PlainLock
 from rft_data.core.rows import WeightRef
 
 _MEMORY = "/dev/shm"  # noqa: S108 - the fixed path of shared memory
@@ -39,7 +39,7 @@ class SharedMemory:
         """`root`: a folder in memory that every engine of the node sees; `deadline_s`: for a copy."""
         self._root = Path(root) / f"rft-weights-{os.getuid()}"
         self._deadline_s = deadline_s
-        self._users: dict[Path, int] = {}
+        self._users: dict[Path, PlainLock] = {}
 
     def fetch(self, ref: WeightRef) -> Arrived:
         """Copy the folder to shared memory unless another engine of this node has; checked while copied.
@@ -50,46 +50,48 @@ class SharedMemory:
         manifest = checked_manifest(manifest_bytes(Path(ref.path)), ref, Path(ref.path) / MANIFEST_FILE)
         folder = self._run_folder(ref)
         copy = folder / f"v{ref.version:08d}"
-        deadline = time.monotonic() + self._deadline_s
-        while True:
-            lock, alone = self._locked(copy, Path(ref.path), deadline)
-            if alone and not _is_copy(copy, Path(ref.path)):
-                _remove_unread(folder, keep=copy)
-                _copy(Path(ref.path), copy, manifest)
-            fcntl.flock(lock, fcntl.LOCK_SH)  # another engine may remove the copy between the two locks
-            if _is_copy(copy, Path(ref.path)):
-                break
-            os.close(lock)
+        lock = self._copied(Path(ref.path), copy, manifest)
         try:
             arrived = opened(copy, ref)
         except BaseException:
-            os.close(lock)
+            lock.release()
             raise
-        return Arrived(arrived.tensors, arrived.probe, arrived.source, done=lambda error: os.close(lock))
+        return Arrived(arrived.tensors, arrived.probe, arrived.source, done=lambda error: lock.release())
 
     def close(self) -> None:
         """Release the runs' folders; the last process that uses a folder removes it."""
         for folder, users in self._users.items():
-            os.close(users)
+            users.release()
             _remove_abandoned(folder)
         self._users.clear()
 
-    def _locked(self, copy: Path, directory: Path, deadline: float) -> tuple[int, bool]:
-        """A lock on a copy (open descriptor), and whether it is exclusive: it is while there is no copy."""
-        lock = os.open(_lock_path(copy), os.O_RDWR | os.O_CREAT, 0o600)
+    def _copied(self, directory: Path, copy: Path, manifest: Mapping[str, Any]) -> PlainLock:
+        """Copy the folder unless there is a copy; a shared lock on the copy, which keeps it there."""
+        end = time.monotonic() + self._deadline_s
         while True:
-            kind = fcntl.LOCK_SH if _is_copy(copy, directory) else fcntl.LOCK_EX
-            try:
-                fcntl.flock(lock, kind | fcntl.LOCK_NB)
-                return lock, kind == fcntl.LOCK_EX
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    os.close(lock)
-                    raise StalledError(
-                        f"this engine waited {self._deadline_s:g} s for another engine of this node, which "
-                        f"copies or reads {copy}; check that explorer, or raise transport.deadline_s."
-                    ) from None
+            there = _is_copy(copy, directory)
+            lock = self._locked(copy, end, alone=not there)
+            if lock is None:
                 time.sleep(_LOOK_S)
+            elif there and _is_copy(copy, directory):  # else it was removed before it was locked
+                return lock
+            else:
+                with lock:
+                    if not there and not _is_copy(copy, directory):
+                        _remove_unread(copy.parent, keep=copy)
+                        _copy(directory, copy, manifest)
+
+    def _locked(self, copy: Path, end: float, *, alone: bool) -> PlainLock | None:
+        """A lock on a copy if it is free; not waited for, because whether it is wanted alone may change."""
+        try:
+            return PlainLock(_lock_path(copy), alone=alone, patience_s=0.0)
+        except BusyError as err:
+            if time.monotonic() <= end:
+                return None
+            raise StalledError(
+                f"this engine waited {self._deadline_s:g} s for another engine of this node, which "
+                f"copies or reads {copy}; check that explorer, or raise transport.deadline_s."
+            ) from err
 
     def _run_folder(self, ref: WeightRef) -> Path:
         """The run's folder; its first use removes the folders of runs without a process."""
@@ -98,38 +100,23 @@ class SharedMemory:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for other in self._root.iterdir():
                 _remove_abandoned(other)
-            self._users[folder] = _join(folder)
+            self._users[folder] = self._join(folder)
         return folder
 
-
-def _join(folder: Path) -> int:
-    """Lock the run's folder for this process; check that it was not removed before the lock was taken."""
-    while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        try:
-            users = os.open(folder / _USERS, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:
-            continue  # removed in between
-        fcntl.flock(users, fcntl.LOCK_SH)
-        with suppress(FileNotFoundError):
-            if os.stat(folder / _USERS).st_ino == os.fstat(users).st_ino:
-                return users
-        os.close(users)
+    def _join(self, folder: Path) -> PlainLock:
+        """Lock the run's folder for this process, so that no other removes it."""
+        while True:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileNotFoundError):  # removed in between
+                return PlainLock(folder / _USERS, alone=False, patience_s=self._deadline_s)
 
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove a run's folder unless a live process has locked it."""
-    try:
-        users = os.open(folder / _USERS, os.O_RDWR)
-    except (FileNotFoundError, NotADirectoryError):
+    if not (folder / _USERS).is_file():
         return
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with suppress(BusyError, FileNotFoundError), PlainLock(folder / _USERS, alone=True, patience_s=0.0):
         shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(users)
 
 
 def _remove_unread(folder: Path, keep: Path) -> None:
@@ -137,14 +124,8 @@ def _remove_unread(folder: Path, keep: Path) -> None:
     for old in folder.glob("v????????"):
         if old.name >= keep.name:
             continue
-        lock = os.open(_lock_path(old), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(BusyError, FileNotFoundError), PlainLock(_lock_path(old), alone=True, patience_s=0.0):
             shutil.rmtree(old)
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        finally:
-            os.close(lock)
 
 
 def _lock_path(copy: Path) -> Path:

@@ -1,6 +1,9 @@
 """A program of the user's in a child process: its own environment, folder, deadline and process group.
 
 It is the user's own code, so it is not sandboxed; programs that a model wrote run in `explorers/sandbox`.
+Not a `Child` of `core/children.py`: it is no module of ours that calls `connected`, so a starter asks the
+kernel to end it with the explorer, and hundreds at once are awaited in one event loop, without the thread
+that each `Child` has. How what it started is found and killed, and words for its end, are the same code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""An advisory lock on a file (`flock`): one process has it, others see which; it ends with that process."""
+"""Advisory locks on files (`flock`), which end with their process.
+
+`Lock`: one process has it, and others see which. `PlainLock`: one has it alone or many share it, unnamed.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,7 @@ class Lock:
         Raises: BusyError if another process holds it; RftError if the file is not a lock.
         """
         self._path = path
-        self._file = _opened(path, os.O_RDWR | os.O_CREAT)
-        _flock(self._file, path, fcntl.LOCK_EX, _PATIENCE_S)
-        while not self.held():  # it was replaced before this process had it
-            self._file.close()
-            self._file = _opened(path, os.O_RDWR | os.O_CREAT)
-            _flock(self._file, path, fcntl.LOCK_EX, _PATIENCE_S)
+        self._file = _taken(path, fcntl.LOCK_EX, _PATIENCE_S)
         content = os.pread(self._file.fileno(), _SHOWN_BYTES, 0)
         if not _ID.fullmatch(content):
             self._file.close()
@@ -59,19 +57,56 @@ class Lock:
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n")
         self._file.flush()
-        _HELD.add(self._file)
 
     def held(self) -> bool:
         """Whether the file at the path is still the one that this process has locked."""
-        try:
-            there = os.stat(self._path, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(there, os.fstat(self._file.fileno()))
+        return _is_at(self._path, self._file)
 
     def release(self) -> None:
         """Let others take it; idempotent."""
         self._file.close()
+
+
+class PlainLock:
+    """A lock that does not say who holds it: one process alone, or several that share it."""
+
+    def __init__(self, path: Path, *, alone: bool, patience_s: float) -> None:
+        """Take it; the file is made if need be, its folder is not.
+
+        Raises: BusyError if it was not free for `patience_s`; RftError if the file is not a lock;
+            FileNotFoundError without its folder.
+        """
+        self._file = _taken(path, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, patience_s)
+
+    def release(self) -> None:
+        """Let others take it; idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> PlainLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _taken(path: Path, kind: int, patience_s: float) -> IO[str]:
+    """The lock file, locked; not one that was replaced before this process had it."""
+    end = time.monotonic() + patience_s
+    while True:
+        file = _opened(path, os.O_RDWR | os.O_CREAT)
+        _HELD.add(file)
+        _flock(file, path, kind, end)
+        if _is_at(path, file):
+            return file
+        file.close()
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(file.fileno()))
 
 
 def _opened(path: Path, flags: int) -> IO[str]:
@@ -99,7 +134,7 @@ def kept_free(path: Path) -> Iterator[None]:
         yield
         return
     with file:
-        _flock(file, path, fcntl.LOCK_SH, 0.0)
+        _flock(file, path, fcntl.LOCK_SH, time.monotonic())
         yield
 
 
@@ -113,8 +148,7 @@ def holder(path: Path) -> str:
         return content.strip(b"\0\n").decode() or "unknown" if _ID.fullmatch(content) else "unknown"
 
 
-def _flock(file: IO[str], path: Path, kind: int, patience_s: float) -> None:
-    end = time.monotonic() + patience_s
+def _flock(file: IO[str], path: Path, kind: int, end: float) -> None:
     while True:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -5,8 +5,6 @@ A node that sees the run's folder, because it is the run's own or they share a d
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +13,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from rft_data.core.errors import ConflictError, IntegrityError, MissingFileError, UnknownComponentError
+from rft_data.core.errors import (
+    BusyError,
+    ConflictError,
+    IntegrityError,
+    MissingFileError,
+    StalledError,
+    UnknownComponentError,
+)
 from rft_data.core.files import file_digest
+from rft_data.core.lock import PlainLock
 from rft_data.core.protocols import BufferClient
 from rft_data.core.reader import BufferReader
 from rft_data.placement.hub.connection import Connection
@@ -24,6 +30,8 @@ from rft_data.placement.hub.file_parts import PART, PART_BYTES
 from rft_data.placement.hub.run_files import Listing, files_below, plain_name
 
 _DEADLINE_S = 600.0
+_COPY_DEADLINE_S = 3600.0
+"""How long the copy that another role of this node makes is waited for: a large model over a slow network."""
 _KEPT = 4
 """Folders that were handed in and are not removed yet: weights and checkpoints of the last steps."""
 
@@ -162,18 +170,22 @@ def _listed(folder: Path) -> Listing:
 def _one_at_a_time(folder: Path) -> Iterator[Path]:
     """Keep the other processes of this node from copying the folder; yields the mark of copied folders.
 
-    Raises: MissingFileError when this process may not write there.
+    Raises: MissingFileError when this process may not write there; StalledError when another one copies for
+        longer than _COPY_DEADLINE_S.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        path = folder.with_name(f".{folder.name}.lock")
+        lock = PlainLock(path, alone=True, patience_s=_COPY_DEADLINE_S)
+    except BusyError as err:
+        raise StalledError(
+            f"another process of this node has copied {folder} for more than {_COPY_DEADLINE_S:g} s; "
+            "end the run's roles on this node and resume."
+        ) from err
     except OSError as err:
         raise MissingFileError(
             f"{folder} is not on this node, and could not be copied there ({err}); nodes keep the run's "
             "files under the paths that they have on the run's node: use one that may be written everywhere."
         ) from err
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
         yield folder.with_name(f".{folder.name}.copied")
-    finally:
-        os.close(lock)

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from rft_data.core.errors import BusyError, RftError
-from rft_data.core.lock import Lock, holder, kept_free
+from rft_data.core.lock import Lock, PlainLock, holder, kept_free
 
 HOLD = """
 import sys, time
@@ -67,7 +68,7 @@ def test_a_symbolic_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path
     target, path = tmp_path / "precious", tmp_path / "lock"
     target.write_text("precious")
     path.symlink_to(target)
-    for use in (Lock, holder):
+    for use in (Lock, holder, lambda path: PlainLock(path, alone=True, patience_s=0.0)):
         with pytest.raises(RftError, match="is a symbolic link"):
             use(path)
     assert target.read_text() == "precious"
@@ -118,3 +119,69 @@ def test_a_lock_whose_file_is_gone_or_another_is_not_held(tmp_path: Path) -> Non
     assert not third.new
     third.release()
     first.release()
+
+
+def test_many_share_a_plain_lock_and_one_has_it_alone_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with (
+        PlainLock(path, alone=False, patience_s=0.0),
+        PlainLock(path, alone=False, patience_s=0.0),
+        pytest.raises(BusyError, match="is locked by another process"),
+    ):
+        PlainLock(path, alone=True, patience_s=0.0)
+    with PlainLock(path, alone=True, patience_s=0.0), pytest.raises(BusyError):
+        PlainLock(path, alone=False, patience_s=0.05)
+    assert path.read_bytes() == b""
+
+
+def test_a_plain_lock_is_waited_for_as_long_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first = PlainLock(path, alone=True, patience_s=0.0)
+    got: list[PlainLock] = []
+    waiting = threading.Thread(target=lambda: got.append(PlainLock(path, alone=True, patience_s=60.0)))
+    waiting.start()
+    assert got == []
+    first.release()
+    waiting.join()
+    got[0].release()
+    got[0].release()
+
+
+def test_a_plain_lock_whose_file_is_removed_while_it_is_waited_for_is_taken_on_the_new_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lock"
+    first = PlainLock(path, alone=True, patience_s=0.0)
+    got: list[PlainLock] = []
+    waiting = threading.Thread(target=lambda: got.append(PlainLock(path, alone=True, patience_s=60.0)))
+    waiting.start()
+    path.unlink()
+    first.release()
+    waiting.join()
+    with pytest.raises(BusyError):
+        PlainLock(path, alone=False, patience_s=0.0)
+    got[0].release()
+
+
+def test_a_plain_lock_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        PlainLock(tmp_path / "none" / "lock", alone=False, patience_s=0.0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_plain_lock_ends_with_its_process_and_not_with_what_that_forked(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = PlainLock(path, alone=True, patience_s=0.0)
+    asleep, awake = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(awake)
+        os.read(asleep, 1)
+        os._exit(0)
+    os.close(asleep)
+    lock.release()
+    try:
+        PlainLock(path, alone=True, patience_s=10.0).release()
+    finally:
+        os.close(awake)
+        os.waitpid(child, 0)

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import ConflictError, TokenError
+from rft_data.core.errors import ConflictError, RftError, StalledError, TokenError
 from rft_data.core.files import file_digest
+from rft_data.core.lock import PlainLock
 from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.placement.hub.access import make_token
@@ -82,6 +83,30 @@ def test_copies_of_a_hub_stay_in_their_folder(
         copies = CopiedFiles(client.connection)
         with pytest.raises(TokenError, match="no name of a file in a folder"):
             copies.fetch(folders.models[0])
+
+
+def test_a_copy_waits_for_another_process_and_not_for_ever_nor_through_a_link(
+    hub: HubServer, folders: RunFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(_: RunFiles, folder: Path) -> dict[str, tuple[int, str]]:
+        return {"x": (0, "")}
+
+    monkeypatch.setattr(RunFiles, "_listing", listed)
+    monkeypatch.setattr("rft_data.placement.hub.node_files._COPY_DEADLINE_S", 0.05)
+    folder = folders.models[0]
+    lock = folder.with_name(f".{folder.name}.lock")
+    with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
+        copies = CopiedFiles(client.connection)
+        with (
+            PlainLock(lock, alone=True, patience_s=0.0),
+            pytest.raises(StalledError, match=r"has copied .* for more than"),
+        ):
+            copies.fetch(folder)
+        lock.unlink()
+        lock.symlink_to(folder.with_name("precious"))
+        with pytest.raises(RftError, match="is a symbolic link"):
+            copies.fetch(folder)
+    assert not folder.with_name("precious").exists()
 
 
 def test_files_that_a_hub_shows_stay_in_the_copy(
