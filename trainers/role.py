@@ -17,6 +17,7 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.files import flush, write_manifest
 from rft_data.core.protocols import BufferClient
 from rft_data.core.rows import FileFacts, Lease, StepReport
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.node_files import NodeFiles, SharedFiles, node_files
 from trainers.models.disk import writing
 from trainers.policy.expert_rows import with_ids
@@ -134,7 +135,8 @@ def grpo_role(buffer: BufferClient, *, plan: dict[str, object], pipeline_hash: s
     limits, files = wanted.limits, node_files(buffer)
     for folder in filter(None, (wanted.model_path, wanted.resume_from)):
         files.fetch(folder.absolute())
-    hub = (buffer.connection.address, buffer.connection.token) if isinstance(buffer, HubClient) else None
+    link = buffer.connection if isinstance(buffer, HubClient) else None
+    hub = None if link is None else HubAccess(link.address, link.token)
     others = other_ranks(limits.processes, limits.deadline_s, limits.actors, hub)
     try:
         trainer = lead_trainer(plan, ALONE if others is None else others.ranks)
@@ -149,7 +151,7 @@ def other_ranks(
     processes: int,
     deadline_s: float,
     actors: Mapping[str, object] | None = None,
-    hub: tuple[str, str] | None = None,
+    hub: HubAccess | None = None,
 ) -> OtherRanks | None:
     """The other ranks of a trainer: torchrun's, Ray actors, or children; None if there are none.
 

@@ -37,6 +37,7 @@ from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import Schedule
 from rft_data.placement.hub import HubServer
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.local import LocalPlacement
 from rft_data.recipe.load import load_recipe
 from rft_data.recipe.recipe import RunRecipe
@@ -172,7 +173,7 @@ def conduct(folder: Path, steps: int, step_s: float = 1.7) -> dict[str, list[flo
         run.begin()
         run.buffer.add_tasks(TASKS)
         hub = opened.enter_context(HubServer(run.buffer))
-        placement = LocalPlacement((hub.address, hub.token))
+        placement = LocalPlacement(HubAccess(hub.address, hub.token))
         opened.callback(placement.close)
         factory = f"{_HERE}:explorer_role"
         explorer = placement.start(

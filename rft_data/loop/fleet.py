@@ -19,7 +19,7 @@ from rft_data.core.protocols import Role, WeightSender
 from rft_data.core.rows import Assignment, Played, WeightRef
 from rft_data.loop.arms import Arms
 from rft_data.loop.extras import Extras
-from rft_data.loop.member import Member
+from rft_data.loop.member import Loading, Member
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Fleet:
         """Calls to wait for: when any of them ends, `collect` may return something."""
         ending = [member.ending for member in self.members if member.ending]
         starting = [member.starting for member in self.members if member.starting]
-        loading = [member.loading[0] for member in self.members if member.loading and not member.ending]
+        loading = [member.loading.future for member in self.members if member.loading and not member.ending]
         playing = [future for member in self.members if not member.ending for future in member.playing]
         late = [future for future in playing if not future.done()] if self._whole_rounds else []
         return starting + loading + ending + (late or playing)
@@ -162,8 +162,8 @@ class Fleet:
             if member.ending is not None:
                 continue
             self._started(member)
-            if member.loading is not None and member.loading[0].done():
-                self._loaded(member, *member.loading)
+            if member.loading is not None and member.loading.future.done():
+                self._loaded(member, member.loading)
             for future in self._finished(member):
                 if future not in member.playing:
                     continue  # lost with another call, which was collected before it
@@ -192,7 +192,7 @@ class Fleet:
         """Forget an explorer whose process has ended, and hand back what it was playing."""
         self._handed_back += [assignment for call in member.playing.values() for assignment in call]
         if member.loading is not None:
-            self._versions.let_go(member.loading[1].version)
+            self._versions.let_go(member.loading.ref.version)
         self.members.remove(member)
 
     def restart(self, member: Member, why: Exception) -> None:
@@ -208,7 +208,7 @@ class Fleet:
         self._lost += [assignment for call in member.playing.values() for assignment in call]
         member.playing.clear()
         if member.loading is not None:
-            self._versions.let_go(member.loading[1].version)
+            self._versions.let_go(member.loading.ref.version)
         member.loading = None
         member.version = -1
         member.asked = None
@@ -234,8 +234,8 @@ class Fleet:
                     member.starting.exception()  # waits; `_started` looks at it
                     self._started(member)
                 elif member.loading is not None:
-                    member.loading[0].exception()
-                    self._loaded(member, *member.loading)
+                    member.loading.future.exception()
+                    self._loaded(member, member.loading)
 
     def busy_seconds(self) -> dict[str, float]:
         """Seconds each explorer had a call under way, since this was last read."""
@@ -276,16 +276,16 @@ class Fleet:
                 self._versions.hold(ref.version)
                 member.follow(ref, self.deadline_s)
 
-    def _loaded(self, member: Member, load: Future[float], ref: WeightRef) -> None:
+    def _loaded(self, member: Member, loading: Loading) -> None:
         member.loading = None
-        self._versions.let_go(ref.version)
+        self._versions.let_go(loading.ref.version)
         try:
-            member.parity = load.result()
+            member.parity = loading.future.result()
         except MAY_RESTART as err:
             self.restart(member, err)
             return
-        member.version = ref.version
-        member.loaded_s = time.monotonic() - member.loading_since
+        member.version = loading.ref.version
+        member.loaded_s = time.monotonic() - loading.since
         self._follow([member])
 
     def _started(self, member: Member) -> None:

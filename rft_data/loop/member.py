@@ -10,6 +10,17 @@ from rft_data.core.protocols import Role
 from rft_data.core.rows import Assignment, Played, WeightRef
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Weights that an explorer was asked to load, while that is under way."""
+
+    future: Future[float]
+    """The call; its result is the parity."""
+    ref: WeightRef
+    since: float
+    """`time.monotonic()` when it was asked."""
+
+
 @dataclass(eq=False)
 class Member:
     """One explorer of the fleet."""
@@ -18,10 +29,7 @@ class Member:
     version: int = -1
     """The version it proved to serve; -1 while it serves none."""
     playing: dict[Future[list[Played]], list[Assignment]] = field(default_factory=dict)
-    loading: tuple[Future[float], WeightRef] | None = None
-    """The call that loads weights, and these weights, while it is under way."""
-    loading_since: float = 0.0
-    """`time.monotonic()` when it was asked to load."""
+    loading: Loading | None = None
     loaded_s: float = 0.0
     """Seconds that its last load took: transfer, proof, and the wait for what it was playing."""
     starting: Future[None] | None = None
@@ -58,8 +66,8 @@ class Member:
 
     def follow(self, ref: WeightRef, deadline_s: float) -> None:
         """Have it load these weights."""
-        self.loading = self.role.call("load_weights", float, deadline_s=deadline_s, ref=ref), ref
-        self.loading_since = time.monotonic()
+        future = self.role.call("load_weights", float, deadline_s=deadline_s, ref=ref)
+        self.loading = Loading(future, ref, time.monotonic())
         self.watch()
 
     def take_busy_s(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rft_data.core.lookup import lookup
 from rft_data.core.protocols import BufferClient, Placement
 from rft_data.placement.calls import Patience
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.inline import InlinePlacement
 from rft_data.placement.local import LocalPlacement
 from rft_data.placement.ray import RayPlacement
@@ -23,8 +24,8 @@ class Surroundings:
     run_id: str
     buffer: BufferClient | None = None
     """The open buffer, for roles in this process."""
-    hub: tuple[str, str] | None = None
-    """Address and secret of the hub that serves the buffer, for roles in other processes; `RoleSetup.of`
+    hub: HubAccess | None = None
+    """The hub, with its secret, that serves the buffer, for roles in other processes; `RoleSetup.of`
     gives each a token of its own."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for other processes; a variable that is set there already keeps its value."""

@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from rft_data.core.errors import RftError, StalledError
 from rft_data.core.masking import hidden_values
 from rft_data.core.protocols import RoleSpec
-from rft_data.placement.hub.access import narrowed
+from rft_data.placement.hub.access import HubAccess, narrowed
 from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
 START, CLOSE = "(start)", "close"
@@ -56,22 +56,24 @@ class RoleSetup:
     name: str
     factory: str
     arguments: dict[str, object]
-    hub: tuple[str, str] | None
-    """(address, token of this role), or None for roles without a buffer."""
+    hub: HubAccess | None
+    """With a token of this role; None for roles without a buffer."""
     path: list[str]
     """`sys.path` of the run."""
     hidden: dict[str, str]
     """`rft_data.core.masking.hidden_values` of the run."""
 
     @classmethod
-    def of(cls, spec: RoleSpec, hub: tuple[str, str] | None) -> RoleSetup:
+    def of(cls, spec: RoleSpec, hub: HubAccess | None) -> RoleSetup:
         """The setup of `spec`.
 
-        `hub`: address and secret, from which the role gets a token of its own; or a client's token.
+        `hub`: with the secret, from which the role gets a token of its own; or a client's token.
         Raises: RftError if an argument is not a JSON value.
         """
         path = [str(Path(entry).absolute()) for entry in sys.path]  # an empty entry is the working directory
-        its_hub = None if hub is None else (hub[0], narrowed(hub[1], spec.hub_role, spec.name))
+        its_hub = (
+            None if hub is None else HubAccess(hub.address, narrowed(hub.token, spec.hub_role, spec.name))
+        )
         return cls(spec.name, spec.factory, plain_arguments(spec), its_hub, path, dict(hidden_values()))
 
     @classmethod

@@ -26,6 +26,7 @@ from rft_data.placement.calls import (
     encode_failure,
     read_value,
 )
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.wire import encode_result
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ class Host:
         return encode_result(None)
 
 
-def _client(hub: tuple[str, str] | None) -> HubClient | None:
+def _client(hub: HubAccess | None) -> HubClient | None:
     if hub is None:
         return None
     from rft_data.placement.hub.client import HubClient  # only where there is a hub: it imports LanceDB
 
-    return HubClient(*hub)
+    return HubClient(hub.address, hub.token)

@@ -12,6 +12,7 @@ from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Awaited, Patience, RoleSetup, encode_call
 from rft_data.placement.devices import Devices
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.machine import warnings_for
 from rft_data.placement.process import RoleProcess
 
@@ -101,14 +102,14 @@ class LocalPlacement:
 
     def __init__(
         self,
-        hub: tuple[str, str] | None = None,
+        hub: HubAccess | None = None,
         environment: Mapping[str, str] | None = None,
         patience: Patience | None = None,
     ) -> None:
         """Start the thread that watches the processes of the roles.
 
         Args:
-            hub: address and secret of the hub whose client every role is given; None: they get no buffer.
+            hub: the hub, with its secret, whose client every role is given; None: they get no buffer.
             environment: variables for the children; a variable that this process has keeps its value.
         """
         self._hub = hub

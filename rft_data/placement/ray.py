@@ -14,6 +14,7 @@ from rft_data.core.errors import BusyError, RftError
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Patience, RoleSetup
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.ray_handles import ray_module
 from rft_data.placement.ray_role import RayRole, RoleActor, RoleHandle, close_all
 from rft_data.placement.ray_room import RayRoom
@@ -34,7 +35,7 @@ class RayPlacement:
     def __init__(
         self,
         namespace: str,
-        hub: tuple[str, str] | None = None,
+        hub: HubAccess | None = None,
         environment: Mapping[str, str] | None = None,
         patience: Patience | None = None,
         address: str | None = None,
@@ -43,7 +44,7 @@ class RayPlacement:
 
         Args:
             namespace: Ray namespace of the actors: the run's id.
-            hub: address and secret of the hub whose client every role is given; None: they get no buffer.
+            hub: the hub, with its secret, whose client every role is given; None: they get no buffer.
             environment: variables for the actors; a variable that an actor's process has keeps its value.
             address: a running cluster's, or `auto`; None: RAY_ADDRESS, or a cluster of this machine's own.
         """

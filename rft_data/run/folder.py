@@ -23,6 +23,7 @@ from rft_data.core.lookup import OWN_CODE
 from rft_data.core.scratch import on_store
 from rft_data.core.version import __version__
 from rft_data.core.words import RunMilestone
+from rft_data.placement.hub.access import HubAccess
 from rft_data.recipe.extending import check_more_steps, same_but_longer
 from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
@@ -115,8 +116,8 @@ class Run:
             self._mirror.check_owner()
         self.run_id = recipe.run_id
         self.hash = content_id(self._saved)
-        self.hub: tuple[str, str] | None = None
-        """Address and token of the hub behind which the buffer is; None: this run owns it."""
+        self.hub: HubAccess | None = None
+        """The hub behind which the buffer is; None: this run owns it."""
         self.sandbox: Choice | None = None
         """Where programs of the model run; None before it is known, and where none run."""
         self.buffer = self._opened(recipe)
@@ -136,7 +137,7 @@ class Run:
         if not recipe.buffer.is_hub:
             return Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
         client, token = attach(recipe.buffer.uri, recipe.name)
-        self.hub = (recipe.buffer.uri, token)
+        self.hub = HubAccess(recipe.buffer.uri, token)
         return cast("Buffer", client)  # it has the methods that a run of mode `train` calls
 
     def _ledger(self, max_uses: int) -> Ledger:

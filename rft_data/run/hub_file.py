@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rft_data.core.words import HubRole
-from rft_data.placement.hub.access import make_token
+from rft_data.placement.hub.access import HubAccess, make_token
 from rft_data.run.record import HUB_FILE, held
 
 _CLIENT = "folder"
@@ -38,15 +38,15 @@ def hub_offered(run_dir: Path, location: str, address: str, secret: str) -> Iter
             path.unlink()
 
 
-def offered_hub(run_dir: Path, location: str, role: HubRole = HubRole.FEEDBACK) -> tuple[str, str] | None:
-    """Address and token of the hub of a run whose process lives and has this buffer; None without one.
+def offered_hub(run_dir: Path, location: str, role: HubRole = HubRole.FEEDBACK) -> HubAccess | None:
+    """Access to the hub of a run whose process lives and has this buffer; None without one.
 
     Args: role: of the token: FEEDBACK or CURATOR.
     A copy of the buffer names the same run, and a folder may hold another one meanwhile.
     """
     try:
         found = json.loads((run_dir / HUB_FILE).read_text())
-        offered = (str(found["address"]), str(found["tokens"][role]))
+        offered = HubAccess(str(found["address"]), str(found["tokens"][role]))
         same = found["buffer"] == _whole(location)
     except (OSError, ValueError, TypeError, KeyError):
         return None

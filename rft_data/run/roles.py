@@ -21,6 +21,7 @@ from rft_data.core.lookup import OWN_CODE, need
 from rft_data.core.protocols import ElasticPlacement, Placement, Role, RoleSpec
 from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.run_files import RunFolders
 from rft_data.recipe.running import Deadlines, PlacementSection
 from rft_data.run.attached import hub_secret
@@ -99,8 +100,8 @@ class Roles:
     """How weights reach the explorers; None where there are none."""
     folders: RunFolders | None = None
     """Folders that roles on other nodes need copies of."""
-    other_hub: tuple[str, str] | None = None
-    """Address and token of the hub of the run that owns the buffer; None: this run does."""
+    other_hub: HubAccess | None = None
+    """The hub of the run that owns the buffer; None: this run does."""
     ab: AbSettings | None = None
     """A share of the users that older weights serve; None: there is none."""
 
@@ -222,8 +223,8 @@ class Roles:
         )
         return OfflineCalls(placement, spec, self.deadlines.stage_s, self.trainer_threads)
 
-    def _hub(self, opened: ExitStack) -> tuple[str, str] | None:
-        """Address and secret of the hub, through which roles elsewhere, and the page, use the buffer."""
+    def _hub(self, opened: ExitStack) -> HubAccess:
+        """The hub, with its secret, through which roles elsewhere, and the page, use the buffer."""
         if self.other_hub is not None:
             return self.other_hub
         from rft_data.placement.hub.server import HubServer
@@ -241,7 +242,7 @@ class Roles:
         opened.enter_context(hub_offered(self.directory, self.buffer.location, server.address, server.token))
         if self.feedback_port is not None:
             log.info("the hub receives feedback at %s", server.address)
-        return server.address, server.token
+        return HubAccess(server.address, server.token)
 
 
 def trained_from(spec: RoleSpec, model: Path, resume_from: Path | None) -> RoleSpec:

@@ -72,7 +72,7 @@ def write(
             hubs = (offered_hub(one, buffer.location, role) for one in _run_folders(buffer, run_dir))
             hub = next((found for found in hubs if found), None)
             if hub is not None:
-                with HubClient(*hub) as client:
+                with HubClient(hub.address, hub.token) as client:
                     return act(Writer(client))
             check_free(buffer.location)
             try:

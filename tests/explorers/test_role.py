@@ -28,6 +28,7 @@ from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
 from rft_data.core.words import ROLLOUT_SECONDS, HubRole
 from rft_data.placement.hub import HubServer
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.local import LocalPlacement
 from tests.docs.blocks import run_block
 from tests.explorers.toys import SlowBuffer, task
@@ -325,7 +326,7 @@ def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path:
         "limits": {"rollout_deadline_s": 60.0, "reward_processes": 1},
     }
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as hub:
-        placement = LocalPlacement((hub.address, hub.token))
+        placement = LocalPlacement(HubAccess(hub.address, hub.token))
         try:
             role = placement.start(
                 RoleSpec(

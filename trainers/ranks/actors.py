@@ -21,6 +21,7 @@ from rft_data.core.lookup import need
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.words import HubRole
 from rft_data.placement.cluster import beside
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.ray import RayPlacement
 from trainers.ranks.launch import TORCH_VARIABLES, ask_to_end, leave_group
 
@@ -42,14 +43,14 @@ class RankActors:
     """The other ranks of a trainer whose rank 0 is this process, a Ray actor."""
 
     def __init__(
-        self, count: int, deadline_s: float, actors: Mapping[str, Any], hub: tuple[str, str] | None
+        self, count: int, deadline_s: float, actors: Mapping[str, Any], hub: HubAccess | None
     ) -> None:
         """Start `count` - 1 actors and join them.
 
         Args:
             deadline_s: longest wait for each other in a collective, and for an answer.
             actors: `namespace` of the run's actors; `cpus` and `gpus` of each rank.
-            hub: address and token, by which ranks on other nodes get the run's files.
+            hub: by which ranks on other nodes get the run's files.
         Raises: what starting a role raises; StalledError when they do not meet by the deadline.
         """
         from torch.distributed import TCPStore

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rft_data.core.errors import RecipeError, TokenError
 from rft_data.core.words import FeedbackKey, HubRole
@@ -37,6 +37,15 @@ MAY_WRITE: Mapping[HubRole, frozenset[str]] = {
     HubRole.TRAINER: frozenset({"runs", "versions", "metrics", "trained_tokens", "task_state"}),
 }
 """The tables to which a role may add rows; the owner may to all of `buffer_calls.ROW_TABLES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubAccess:
+    """What a client needs to reach a hub."""
+
+    address: str
+    token: str = field(repr=False)
+    """A client's, or the secret, which is the owner's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Pinned:
 
     def load(self) -> list[int]:
         """Let every load end; returns what the two serve."""
-        while futures := [one.loading[0] for one in self.fleet.members if one.loading]:
+        while futures := [one.loading.future for one in self.fleet.members if one.loading]:
             for future in futures:
                 future.set_result(0.0)
             self.fleet.collect()

@@ -19,6 +19,7 @@ from rft_data.core.rows import Task, WeightRef
 from rft_data.core.words import HubRole
 from rft_data.loop.evaluation import evaluate
 from rft_data.loop.fleet import Fleet
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.server import HubServer
 from rft_data.placement.local import LocalPlacement
 from rft_data.weights.versions import VersionRegistry
@@ -51,7 +52,7 @@ def test_an_evaluation_outlives_an_explorer_that_is_killed_in_the_middle_of_it(t
         buffer = opened.enter_context(Buffer(tmp_path / "buffer"))
         hub = HubServer(buffer).start()
         opened.callback(hub.close)
-        placement = LocalPlacement((hub.address, hub.token))
+        placement = LocalPlacement(HubAccess(hub.address, hub.token))
         opened.callback(placement.close)
         pid_file = tmp_path / "pid"
         roles = [

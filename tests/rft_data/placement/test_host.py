@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from rft_data.core.errors import DiskFullError, RftError
 from rft_data.placement.calls import Awaited, RoleSetup, encode_call, encode_failure, read_value
 from rft_data.placement.host import Host, Typed
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.wire import decode_answer, encode_result
 from tests.rft_data.placement.conftest import spec
 
@@ -96,3 +97,10 @@ def test_a_factory_that_breaks_is_an_error_of_ours(capfd: pytest.CaptureFixture[
     with pytest.raises(RftError, match=r"role 'toy' failed in '\(start\)': KeyError: 'model'"):
         Host(RoleSetup.of(spec(factory="breaks"), None))
     assert 'raise KeyError("model")' in capfd.readouterr().err, "the traceback is lost"
+
+
+def test_a_setup_reaches_its_process_whole_and_shows_no_token() -> None:
+    setup = RoleSetup.of(spec(), HubAccess("hub://127.0.0.1:1", "the-secret"))
+    assert RoleSetup.decode(setup.encode()) == setup
+    assert setup.hub is not None
+    assert setup.hub.token not in repr(setup)

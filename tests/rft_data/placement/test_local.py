@@ -18,6 +18,7 @@ from rft_data.core.protocols import Role, RoleSpec
 from rft_data.placement import process
 from rft_data.placement.calls import Patience
 from rft_data.placement.hub import HubServer
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.local import LocalPlacement
 from tests.processes import runs
 from tests.rft_data.conftest import make_experience
@@ -140,7 +141,7 @@ def test_what_a_child_writes_passes_with_its_name(toy: Role, capfd: pytest.Captu
 def test_a_role_reads_the_buffer_through_the_hub(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as hub:
         buffer.append([make_experience(n) for n in range(3)])
-        placement = LocalPlacement((hub.address, hub.token))
+        placement = LocalPlacement(HubAccess(hub.address, hub.token))
         try:
             role = placement.start(spec("reader"))
             assert role.call("rows", int, deadline_s=60).result() == 3

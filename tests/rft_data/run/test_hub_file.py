@@ -65,19 +65,19 @@ def test_the_token_in_a_runs_folder_gives_feedback_and_a_look_and_is_gone_with_t
             assert (folder / HUB_FILE).stat().st_mode & 0o777 == 0o600
             offered = offered_hub(folder, str(folder / "buffer"))
             assert offered is not None
-            with HubClient(*offered) as client:
+            with HubClient(offered.address, offered.token) as client:
                 assert client.add_feedback([Feedback(row.experience_id, "ann", "thumb", 1.0)]) == 1
                 for call in sorted(OTHERS):
                     with pytest.raises(TokenError, match=f"'{call}' is not for the role 'feedback'"):
                         client.connection.call(call, {}, deadline_s=20)
-                monkeypatch.setenv(HUB_TOKEN, offered[1])
-                assert rft("status", offered[0]).exit_code == MissingFileError.exit_code, "no run yet"
+                monkeypatch.setenv(HUB_TOKEN, offered.token)
+                assert rft("status", offered.address).exit_code == MissingFileError.exit_code, "no run yet"
                 now = time.time()
                 write_record(folder, RunRecord(7, "a", 0, now, RunState.RUNNING, now), durable=False)
                 (folder / RECIPE_FILE).write_text('{"name": "small", "run_dir": "/runs/small"}')
                 (checkpoint := folder / "checkpoints" / "checkpoint-3").mkdir(parents=True)
                 write_manifest(checkpoint, {})
-                looked = rft("status", offered[0], "--json")
+                looked = rft("status", offered.address, "--json")
                 assert looked.exit_code == 0, looked.output
                 seen = json.loads(looked.stdout)
                 assert (
@@ -92,12 +92,12 @@ def test_the_token_in_a_runs_folder_gives_feedback_and_a_look_and_is_gone_with_t
                     3,
                 )
                 assert seen["rows"] == {"experiences": 1, "feedback": 1}
-                refused = rft("logs", offered[0])
+                refused = rft("logs", offered.address)
                 assert (
                     "is a hub, which `rft status`, `rft view` and `rft data feedback` take" in refused.output
                 )
-                monkeypatch.setenv(HUB_TOKEN, f"{offered[1][:-1]}?")
-                assert rft("status", offered[0]).exit_code == TokenError.exit_code
+                monkeypatch.setenv(HUB_TOKEN, f"{offered.token[:-1]}?")
+                assert rft("status", offered.address).exit_code == TokenError.exit_code
         assert buffer.counts()["feedback"] == 1
     lock.release()
     assert [path.name for path in folder.iterdir() if "hub" in path.name] == []

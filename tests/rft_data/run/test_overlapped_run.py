@@ -24,6 +24,7 @@ from rft_data.loop.online import OnlineLoop, Schedule
 from rft_data.loop.resume import resume
 from rft_data.loop.training import Training
 from rft_data.placement import Surroundings, make_placement
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.server import HubServer
 from rft_data.sampler import History, make_sampler
 from rft_data.sampler.conservation import check_conservation
@@ -46,7 +47,7 @@ class Overlapped:
         self.hub = HubServer(self.buffer).start()
         self.ledger = self.hub.ledger("run", attempt)
         self.versions = VersionRegistry(self.buffer, "run", root / "weights")
-        surroundings = Surroundings("run", self.buffer, (self.hub.address, self.hub.token))
+        surroundings = Surroundings("run", self.buffer, HubAccess(self.hub.address, self.hub.token))
         self.placement = make_placement("local", surroundings)
         pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
         dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})

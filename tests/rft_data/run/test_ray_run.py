@@ -16,6 +16,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError, StalledError, Stopped
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.calls import Patience
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.server import HubServer
 from rft_data.placement.hub.wire import decode_answer
 from rft_data.placement.ray import RayPlacement
@@ -169,7 +170,7 @@ def test_a_cluster_is_waited_for_and_a_node_that_is_lost_costs_its_groups_only(
         decode_answer(answer)
 
     def placed(buffer: Buffer, hub: HubServer) -> RayPlacement:
-        return RayPlacement("house", (hub.address, hub.token), {}, Patience(), head.address)
+        return RayPlacement("house", HubAccess(hub.address, hub.token), {}, Patience(), head.address)
 
     house = WholeRun(tmp_path, 0, staleness=2, groups=2, steps=10_000, placed=placed, extras=1)
     joined: list[subprocess.Popen[bytes]] = []
