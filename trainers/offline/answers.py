@@ -7,6 +7,7 @@ experts, imports, people) are rendered here. Buffers are not read here, and batc
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -19,6 +20,14 @@ from rft_data.core.images import shows_images
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.exchange.formats.records import PLAIN
 from trainers.offline.stored_pairs import pair_prompt, shared_length
+
+log = logging.getLogger(__name__)
+
+LOST_CALLS = (
+    "have tool calls for which the model's chat template has no place: they are not trained on. Take a model "
+    "whose template renders tool calls, or leave such rows out."
+)
+"""What is said of rows and pairs that `loses_calls` finds."""
 
 
 class StoredRow(TypedDict):
@@ -140,17 +149,33 @@ def rendered_row(tokenizer: PreTrainedTokenizerBase, row: StoredRow) -> Answer:
         ) from err
 
 
-def loses_calls(tokenizer: PreTrainedTokenizerBase, row: StoredRow, answer: Answer) -> bool:
-    """Whether the rendered answer of a row is without the tool calls that its messages have."""
+def loses_calls(tokenizer: PreTrainedTokenizerBase, said: Sequence[Message], answer: Answer) -> bool:
+    """Whether an answer as tokens is without the tool calls that its messages have."""
     names = [
-        call.get("function", call).get("name")
-        for message in json.loads(row["messages"])[row.get("prompt_messages") or 0 :]
-        for call in message.get("tool_calls") or []
+        call.get("function", call).get("name") for message in said for call in message.get("tool_calls") or []
     ]
     if not names:
         return False
     text = str(tokenizer.decode([one for one, kept in zip(answer.ids, answer.mask, strict=True) if kept]))
     return any(str(name) not in text for name in names)
+
+
+def row_loses_calls(tokenizer: PreTrainedTokenizerBase, row: StoredRow, answer: Answer) -> bool:
+    """`loses_calls` of an EXPERIENCES row."""
+    return loses_calls(tokenizer, json.loads(row["messages"])[row.get("prompt_messages") or 0 :], answer)
+
+
+def pair_loses_calls(tokenizer: PreTrainedTokenizerBase, pair: PreferencePair, both: AnswerPair) -> bool:
+    """Whether `loses_calls` is so of one of a pair's answers."""
+    before = 0 if pair.messages else len(pair_prompt(pair))
+    halves = zip((pair.chosen, pair.rejected), both, strict=True)
+    return any(loses_calls(tokenizer, said[before:], one) for said, one in halves)
+
+
+def warn_of_lost_calls(lost: int, of: int) -> None:
+    """Say how many rows or pairs lose their tool calls, if any does."""
+    if lost:
+        log.warning("%d of %d rows %s", lost, of, LOST_CALLS)
 
 
 def answer_pair(

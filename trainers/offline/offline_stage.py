@@ -24,7 +24,16 @@ from rft_data.core.reader import BufferReader
 from rft_data.core.rows import PreferencePair
 from trainers.models.adapters import adapter_config
 from trainers.models.weights import load_tokenizer
-from trainers.offline.answers import Answer, AnswerPair, answer_pair, rendered_row, stored_answers
+from trainers.offline.answers import (
+    Answer,
+    AnswerPair,
+    answer_pair,
+    pair_loses_calls,
+    rendered_row,
+    row_loses_calls,
+    stored_answers,
+    warn_of_lost_calls,
+)
 from trainers.offline.dpo import dpo_config, train_dpo
 from trainers.offline.kto import kto_config, train_kto
 from trainers.offline.offline_fit import Fitted
@@ -217,7 +226,10 @@ def row_answers(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> list[Ans
     names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
     rows = table.select(names).to_pylist()
     stored = stored_answers(table)
-    return [answer or rendered_row(tokenizer, row) for answer, row in zip(stored, rows, strict=True)]
+    answers = [answer or rendered_row(tokenizer, row) for answer, row in zip(stored, rows, strict=True)]
+    lost = sum(row_loses_calls(tokenizer, row, one) for row, one in zip(rows, answers, strict=True))
+    warn_of_lost_calls(lost, len(rows))
+    return answers
 
 
 def pair_tokens(
@@ -249,6 +261,8 @@ def pair_tokens(
             continue
         usable.append(pair)
         tokens.append(both)
+    lost = sum(pair_loses_calls(tokenizer, *one) for one in zip(usable, tokens, strict=True))
+    warn_of_lost_calls(lost, len(tokens))
     if not tokens:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in refused.items())
         raise TrainingError(f"none of {len(pairs)} preference pairs can be trained on: {reasons}.")

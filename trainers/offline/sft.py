@@ -6,7 +6,6 @@ model's chat template. One call makes one trained model folder.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +21,11 @@ from trainers.models.adapters import adapter_config
 from trainers.models.options import build_config, built, check_options, loading_options
 from trainers.models.owned import SFT_OWNED
 from trainers.models.weights import load_model, load_tokenizer
-from trainers.offline.answers import loses_calls, rendered_row
+from trainers.offline.answers import rendered_row, row_loses_calls, warn_of_lost_calls
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-log = logging.getLogger(__name__)
 
 _IGNORED = -100
 """PyTorch's label for a token that is not trained on."""
@@ -136,16 +133,10 @@ def _rendered(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
     names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
     for row in table.select(names).to_pylist():
         answer = rendered_row(tokenizer, row)
-        lost += loses_calls(tokenizer, row, answer)
+        lost += row_loses_calls(tokenizer, row, answer)
         input_ids.append(answer.ids)
         labels.append([i if kept else _IGNORED for i, kept in zip(answer.ids, answer.mask, strict=True)])
-    if lost:
-        log.warning(
-            "%d of %d rows have tool calls for which the model's chat template has no place: they are not "
-            "trained on. Take a model whose template renders tool calls, or leave such rows out.",
-            lost,
-            len(input_ids),
-        )
+    warn_of_lost_calls(lost, len(input_ids))
     return _columns(pa.array(input_ids, pa.list_(pa.int32())), pa.array(labels, pa.list_(pa.int32())))
 
 

@@ -151,46 +151,55 @@ def _length(one: Example) -> int:
 def _examples(buffer: Buffer, view: _View, report: TasksetReport) -> Iterator[Example]:
     """Answers and pairs, as they are trained on; those that cannot be are told in the report's warnings."""
     lost: Counter[str] = Counter()
+    without_calls = 0
     rows = buffer.read("experiences", list(_COLUMNS)).to_pylist()
     pairs = list(to_preferences(buffer.read("preferences")))
     for one in [*spread(rows), *spread(pairs)]:
         try:
-            yield _pair(one, view) if isinstance(one, PreferencePair) else _answer(one, view)
+            found, loses = _pair(one, view) if isinstance(one, PreferencePair) else _answer(one, view)
+            without_calls += loses
+            yield found
         except RftError as err:
             reason = str(err).partition(" and its ")[0] if view.tokenizer is None else str(err)
             lost[reason] += 1
     for reason, count in list(lost.items())[:_SHOWN]:
         report.problems.append(f"{count} cannot be trained on: {reason}")
+    if without_calls:
+        from trainers.offline.answers import LOST_CALLS  # loads torch
+
+        report.warnings.append(f"{without_calls} of the rows looked at {LOST_CALLS}")
 
 
-def _answer(row: Any, view: _View) -> Example:
-    """A row with its answer. Raises: RowError for one that has none to train on."""
+def _answer(row: Any, view: _View) -> tuple[Example, bool]:
+    """A row with its answer, and whether its tool calls are lost. Raises: RowError for one without answer."""
     kept = list(json.loads(row["metadata"] or "{}"))
     if view.tokenizer is None:
         messages, split = json.loads(row["messages"]), row["prompt_messages"] or 0
-        return Example(_plain(messages[:split]), None, _plain(messages[split:]), kept)
-    from trainers.offline.answers import rendered_row  # loads torch
+        return Example(_plain(messages[:split]), None, _plain(messages[split:]), kept), False
+    from trainers.offline.answers import rendered_row, row_loses_calls  # loads torch
 
     found = rendered_row(view.tokenizer, row)
     prompt, answer = found.ids[: found.prompt_length], found.ids[found.prompt_length :]
     decode = view.tokenizer.decode
-    return Example(decode(prompt), len(found.ids), decode(answer), kept)
+    shown = Example(decode(prompt), len(found.ids), decode(answer), kept)
+    return shown, row_loses_calls(view.tokenizer, row, found)
 
 
-def _pair(pair: PreferencePair, view: _View) -> Example:
-    """A pair: its prompt, the better answer and the worse one. Raises: RowError for one that is none."""
+def _pair(pair: PreferencePair, view: _View) -> tuple[Example, bool]:
+    """Its prompt and both answers, and whether tool calls are lost. Raises: RowError for one that is none."""
     kept = list(pair.metadata)
     if view.tokenizer is None:
         both = f"better: {_plain(pair.chosen)} | worse: {_plain(pair.rejected)}"
-        return Example(_plain(pair.messages), None, both, kept)
-    from trainers.offline.answers import answer_pair  # loads torch
+        return Example(_plain(pair.messages), None, both, kept), False
+    from trainers.offline.answers import answer_pair, pair_loses_calls  # loads torch
 
     decode = view.tokenizer.decode
     better, worse = answer_pair(view.tokenizer, pair, {})
     ends = [decode(one.ids[one.prompt_length :]) for one in (better, worse)]
     longest = max(len(better.ids), len(worse.ids))
     prompt = decode(better.ids[: better.prompt_length])
-    return Example(prompt, longest, f"better: {ends[0]} | worse: {ends[1]}", kept)
+    shown = Example(prompt, longest, f"better: {ends[0]} | worse: {ends[1]}", kept)
+    return shown, pair_loses_calls(view.tokenizer, pair, (better, worse))
 
 
 def _plain(messages: Sequence[Any]) -> str:

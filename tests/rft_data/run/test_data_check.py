@@ -1,6 +1,7 @@
 """`rft data check`: what a source gives, as the model sees it, and what keeps it from feeding a run."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,7 @@ def test_rollouts_that_a_data_run_will_score_are_looked_at(tmp_path: Path) -> No
     assert not (tmp_path / "scored").exists()
 
 
+CALLED = [{"id": "1", "type": "function", "function": {"name": "subtract", "arguments": "{}"}}]
 OFFLINE = """\
 recipe: 1
 name: taught
@@ -246,6 +248,19 @@ def test_answers_and_pairs_that_stages_will_train_on_are_shown_as_they_see_them(
     assert "reads no tasks and imports nothing: it trains on what the buffer" in none.stderr
     broken = checked(str(write(tmp_path / "x.jsonl", {"prompt": ""})), "--recipe", str(offline), code=1)
     assert "no row can be stored" in broken["tasksets"][0]["problems"][0]
+
+
+def test_tool_calls_that_the_template_does_not_render_are_warned_of(recipe: Path, tmp_path: Path) -> None:
+    offline, model = tmp_path / "offline.yaml", tmp_path / "bare"
+    offline.write_text(OFFLINE.format(root=tmp_path, model=model))
+    called = {"role": "assistant", "content": "", "tool_calls": CALLED}
+    calls = write(tmp_path / "calls.jsonl", {"messages": [{"role": "user", "content": "add"}, called]})
+    lost = "1 of the rows looked at have tool calls for which the model's chat template has no place"
+    for template, expected in ((QWEN25, False), ("{% for m in messages %}{{ m.content }}{% endfor %}", True)):
+        shutil.copytree(recipe.parent / "model", model, dirs_exist_ok=True)
+        (model / "chat_template.jinja").write_text(template)
+        [found] = checked(str(calls), "--recipe", str(offline))["tasksets"]
+        assert any(lost in one for one in found["warnings"]) is expected
 
 
 def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None:
