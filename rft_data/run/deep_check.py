@@ -204,7 +204,7 @@ def _check_heads(recipe: ExplorerRecipe) -> None:
 def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> list[Task]:
     """The first tasks of a taskset; those of a buffer where it is there already."""
     if not isinstance(section.source, StoredTasks):
-        tasks = attempt(partial(build.taskset_tasks, section))
+        tasks = attempt(partial(_some_tasks, section))
     elif any(one.taskset == section.name for one in getattr(recipe, "imports", [])):
         return []  # the run's start brings them
     elif recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
@@ -213,6 +213,14 @@ def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> lis
         with Buffer(recipe.buffer.uri, read_only=True) as buffer:
             tasks = attempt(partial(build.taskset_tasks, section, buffer))
     return list(islice(tasks or [], _SHOWN))
+
+
+def _some_tasks(section: Taskset) -> list[Task]:
+    """The tasks of a source. Raises: RecipeError for one that gives none."""
+    tasks = build.taskset_tasks(section)
+    if not tasks:
+        raise RecipeError("it gives no tasks; look at the file, and at 'where' and 'limit' of the source.")
+    return tasks
 
 
 def _check_prompts(recipe: ExplorerRecipe, prompts: FirstPrompts, tasks: list[Task]) -> None:

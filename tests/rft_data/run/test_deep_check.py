@@ -206,6 +206,15 @@ def test_imports_and_tasksets_are_named_by_their_number(tmp_path: Path) -> None:
     told(found, "imports.1: ", "tasks.1: 1 of the first 3 prompts")
 
 
+def test_a_source_without_tasks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").touch()
+    none = f"tasks.0.source={{use: jsonl, path: {tmp_path}/none.jsonl}}"
+    found = deep_problems(load_recipe(write_recipe(tmp_path), [none]))
+    assert [one.message for one in found if one.loc == ("tasks", 0)] == [
+        "it gives no tasks; look at the file, and at 'where' and 'limit' of the source."
+    ]
+
+
 def test_tools_that_tasks_offer_count_in_the_length_of_prompts(tmp_path: Path) -> None:
     overrides = [with_model(tmp_path, QWEN25), "explorer.engine.max_model_len=64"]
     tool = {"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {}}}
