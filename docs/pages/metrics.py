@@ -85,9 +85,13 @@ OFFLINE = (
 _HEAD = """\
 # Names of numbers: TRL's and ours
 
-A number that TRL logs has TRL's name here, so that a dashboard made for TRL shows our runs. Written by
-`python -m docs.pages.metrics`; a test compares the tables with the names in TRL's source, and another with
-what a step reports. All other numbers: [monitoring.md](monitoring.md).
+A number that TRL logs has TRL's name here, so that a dashboard made for TRL shows our runs. All other
+numbers: [monitoring.md](monitoring.md).
+"""
+
+
+_TAIL = """
+## Where they are shown
 
 In the buffer's `metrics` table these are numbers of role `trainer`. Trackers get them under the bare name, as
 TRL gives them (wandb, trackio, swanlab and tensorboard show `train/reward`), and numbers of other roles as
@@ -97,6 +101,9 @@ under which there are others ends with `/all` (`ops/seconds/all` beside `ops/sec
 
 Runs of 0.6 and older stored `completions/mean_length` as `completion_tokens` and
 `sampling/importance_sampling_ratio/X` as `ratio/X`, and showed `trainer/KEY` in trackers.
+
+Written by `python -m docs.pages.metrics`; a test compares the tables with the names in TRL's source, and
+another with what a step reports.
 """
 
 
@@ -104,7 +111,7 @@ def page() -> str:
     """The whole page as Markdown."""
     stage = "The keys of an offline stage begin with the stage's name: `0-sft/loss`."
     parts = [_HEAD, "## A step of GRPO", "", *_table(ONLINE), "", "## Offline stages", "", stage, ""]
-    return "\n".join([*parts, *_table(OFFLINE)]) + "\n"
+    return "\n".join([*parts, *_table(OFFLINE), _TAIL])
 
 
 def _table(names: tuple[Name, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from explorers.capture.asgi import Receive, Scope, Send
 from explorers.capture.bodies import BodyRefused
-from explorers.conversations.look_app import answer
+from explorers.conversations.model_app import answer
 from explorers.workflows.key_bodies import KeyBodies
 from explorers.workflows.visit_keys import VisitKeys
 from explorers.workflows.visit_request import VisitRequest

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from explorers.capture.asgi import Receive, Scope
 from explorers.capture.bodies import Bodies, BodyRefused, announced
-from explorers.conversations.look_app import MAX_BODY
+from explorers.conversations.model_app import MAX_BODY
 
 _MOST_BYTES, _KEY_BYTES = 16 * MAX_BODY, 4 * MAX_BODY
 _KEY_REQUESTS = 256

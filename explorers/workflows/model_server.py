@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from explorers.conversations.look_app import LookApp
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.model_app import ModelApp
+from explorers.conversations.openai_client import RolloutClient
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.recorded import RecordedWorkflow
 from explorers.workflows.server_settings import SMALL, VLLM, server_settings
@@ -52,6 +52,6 @@ class ModelServer:
         Raises: RecipeError for an engine that vLLM's server cannot use.
         """
         if self._captured is None:
-            return LookApp(OpenAILook(self._workflow.model(engine, ctx), ctx.sampling))
+            return ModelApp(RolloutClient(self._workflow.model(engine, ctx), ctx.sampling))
         made: RolloutApp = await self._captured.app(engine, self._workflow.trajectory(ctx))
         return made

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeVar
 
-from explorers.conversations.look_app import request_object
+from explorers.conversations.model_app import request_object
 
 _MOST_GROUPS = 4096
 _SAID = ("messages", "prompt", "tools")

@@ -15,7 +15,7 @@ from explorers.capture import answers
 from explorers.capture.asgi import Receive, Scope, Send, bearer, replayed
 from explorers.capture.bodies import Bodies, BodyRefused
 from explorers.capture.listening import listening
-from explorers.conversations.look_app import MAX_BODY, answer, refuse
+from explorers.conversations.model_app import MAX_BODY, answer, refuse
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.contract import is_finite
 from rft_data.core.errors import RowError

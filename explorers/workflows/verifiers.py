@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from explorers.conversations.asked import checked_limits
 from explorers.conversations.certificate import TOOLS
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.openai_client import RolloutClient
 from explorers.environments.verifiers_rubric import WatchedRubric, environments
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, WorldReward
@@ -28,7 +28,7 @@ _CLOSE_S = 10.0
 """How long to wait for an environment's teardown."""
 
 
-class _Client(OpenAILook):
+class _Client(RolloutClient):
     """The client of one rollout, by which its state is found when the environment raises."""
 
     state: vf.State | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from explorers.capture import answers
 from explorers.capture.asgi import Receive, Scope, Send
-from explorers.conversations.look_app import MAX_BODY
+from explorers.conversations.model_app import MAX_BODY
 from explorers.workflows.rollout_server import bearer_key
 
 _PREFIXES = ("t", "trajectories")

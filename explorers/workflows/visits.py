@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from explorers.capture.asgi import Receive, Scope, Send
 from explorers.capture.bodies import BodyRefused
-from explorers.conversations.look_app import answer
+from explorers.conversations.model_app import answer
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.key_bodies import KeyBodies
 from explorers.workflows.openings import Arrival, Openings, Said

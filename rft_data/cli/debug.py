@@ -79,20 +79,20 @@ def task(
         from rft_data.cli.debug_text import task_text
         from rft_data.recipe.load import load_recipe
         from rft_data.run.build import prepare_process
-        from rft_data.run.debug.chosen import explored, one_of, recipe_tasks, recipe_tokenizer
+        from rft_data.run.debug.chosen import chosen_from, explored, recipe_tasks, recipe_tokenizer
         from rft_data.run.debug.first_prompts import FirstPrompts
         from rft_data.run.image_checks import check_recipe_images
 
         prepare_process()
         loaded = explored(load_recipe(recipe, overrides or []))
         tasks = recipe_tasks(loaded)
-        one_of(tasks, which)  # said before a tokenizer is loaded
+        chosen_from(tasks, which)  # said before a tokenizer is loaded
         tokenizer = recipe_tokenizer(loaded)
 
         with closing(FirstPrompts(loaded, tokenizer)) as prompts:
 
             def answer(line: str | None) -> None:
-                found = one_of(tasks, line)
+                found = chosen_from(tasks, line)
                 check_recipe_images([found], loaded)
                 prompt = prompts.prompt(found)
                 value = {"task_id": found.task_id, **asdict(found), "prompt": asdict(prompt)}
@@ -183,15 +183,15 @@ def engine(
     with edge():
         from rft_data.cli.debug_text import played_text
         from rft_data.recipe.load import load_recipe
-        from rft_data.run.debug.chosen import explored, one_of, recipe_tasks
+        from rft_data.run.debug.chosen import chosen_from, explored, recipe_tasks
         from rft_data.run.debug.playing import playing
 
         loaded = explored(load_recipe(recipe, overrides or []))
         tasks = recipe_tasks(loaded)
-        with playing(loaded, one_of(tasks, which), rollouts) as play:
+        with playing(loaded, chosen_from(tasks, which), rollouts) as play:
 
             def answer(line: str | None) -> None:
-                rows = play(one_of(tasks, line))
+                rows = play(chosen_from(tasks, line))
                 show([asdict(row) for row in rows], "\n\n".join(map(played_text, rows)), as_json=as_json)
 
             each(which, answer, more=more, wanted="a task's id or place")

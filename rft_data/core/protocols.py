@@ -427,7 +427,7 @@ class Placement(Protocol):
 class ElasticPlacement(Placement, Protocol):
     """A placement whose roles may come and go while a run goes on. None of its own methods waits."""
 
-    def room(self, spec: RoleSpec) -> bool:
+    def reserve(self, spec: RoleSpec) -> bool:
         """Whether the role may be started now; a cluster without room for it is asked for more."""
         ...
 

@@ -28,7 +28,7 @@ AGAIN_S = 10.0
 """After its death, or a start that failed, an explorer is started again no earlier."""
 
 
-class Crew(Protocol):
+class ExtrasFleet(Protocol):
     """What this module uses of a fleet."""
 
     members: list[Member]
@@ -63,7 +63,7 @@ class Extras:
         self._not_before: dict[str, float] = {}
         self._look_at = 0.0
 
-    def look(self, fleet: Crew) -> None:
+    def look(self, fleet: ExtrasFleet) -> None:
         """Take in who has started, let go who has ended; at times, look who is to join or to leave."""
         self._take_in(fleet)
         self._let_go(fleet)
@@ -75,7 +75,7 @@ class Extras:
         self._notice(fleet, wanted, now)
         self._start(fleet, wanted, now)
 
-    def _take_in(self, fleet: Crew) -> None:
+    def _take_in(self, fleet: ExtrasFleet) -> None:
         for name in [name for name, started in self._joining.items() if started.done()]:
             started = self._joining.pop(name)
             try:
@@ -87,7 +87,7 @@ class Extras:
             else:
                 log.info("%s joins the run", name)
 
-    def _let_go(self, fleet: Crew) -> None:
+    def _let_go(self, fleet: ExtrasFleet) -> None:
         now = time.monotonic()
         for member in [one for one in fleet.members if not one.stays]:
             name = member.role.name
@@ -102,7 +102,7 @@ class Extras:
                     self._not_before[name] = now + AGAIN_S
                 member.ending = _in_thread(f"end-{name}", member.role.close)
 
-    def _notice(self, fleet: Crew, wanted: set[str], now: float) -> None:
+    def _notice(self, fleet: ExtrasFleet, wanted: set[str], now: float) -> None:
         """Mark those that are to leave."""
         extras = [member for member in fleet.members if member.extra and member.stays]
         drained = self._placement.drained() if extras else ()
@@ -114,7 +114,7 @@ class Extras:
             log.info("%s leaves the run, %s (%d groups under way)", name, why, member.load)
             member.leaves_at = now + LEAVE_S
 
-    def _start(self, fleet: Crew, wanted: set[str], now: float) -> None:
+    def _start(self, fleet: ExtrasFleet, wanted: set[str], now: float) -> None:
         """Start those that are wanted and for which there is room."""
         here = {member.role.name for member in fleet.members} | self._joining.keys()
         for spec in self._specs:
@@ -125,7 +125,7 @@ class Extras:
                 self._free(name)
             elif now >= self._not_before.get(name, 0.0):
                 self._asked.add(name)
-                if self._placement.room(spec):
+                if self._placement.reserve(spec):
                     self._joining[name] = _started(self._placement, spec)
 
     def _free(self, name: str) -> None:

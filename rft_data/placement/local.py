@@ -130,7 +130,7 @@ class LocalPlacement:
         self._devices.check(self._gpus)
         return warnings_for(specs)
 
-    def room(self, spec: RoleSpec) -> bool:
+    def reserve(self, spec: RoleSpec) -> bool:
         """Whether there are GPUs for this role beside those of all others; CPUs are shared."""
         try:
             self._devices.check({**self._gpus, spec.name: spec.gpus})

@@ -16,8 +16,8 @@ from rft_data.placement.background import Background
 from rft_data.placement.calls import Patience, RoleSetup
 from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.ray_handles import ray_module
+from rft_data.placement.ray_resources import RayResources
 from rft_data.placement.ray_role import RayRole, RoleActor, RoleHandle, close_all
-from rft_data.placement.ray_room import RayRoom
 
 PLACES = "RFT_RAY_PLACES"
 """Environment variable of an actor: its placement group, and the first of the places beside its own."""
@@ -54,26 +54,26 @@ class RayPlacement:
         self._patience = patience or Patience()
         self._address = address
         self._background = Background("ray-placement")
-        self._room = RayRoom(namespace, self._patience)
+        self._resources = RayResources(namespace, self._patience)
         self._roles: list[RayRole] = []
         self._started_ray = False
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
         """Reserve the resources of these roles; warns where calls between nodes are in clear.
 
-        Raises: as `RayRoom.reserve`.
+        Raises: as `RayResources.reserve`.
         """
         self._started_ray = connect(self._address) or self._started_ray
-        self._room.reserve(specs)
+        self._resources.reserve(specs)
         return _in_clear(sum(node["Alive"] for node in _ray().nodes()))
 
-    def room(self, spec: RoleSpec) -> bool:
+    def reserve(self, spec: RoleSpec) -> bool:
         """Whether the cluster has reserved what this role needs; it may add a node for it."""
-        return self._room.has(spec)
+        return self._resources.has(spec)
 
     def release(self, name: str) -> None:
-        """Free what was reserved for one role by `room`; idempotent."""
-        self._room.free(name)
+        """Free what was reserved for one role by `reserve`; idempotent."""
+        self._resources.free(name)
         self._roles = [role for role in self._roles if role.name != name]
 
     def place_beside(self, name: str, count: int) -> None:
@@ -81,11 +81,11 @@ class RayPlacement:
 
         They are called `cluster.beside(name, 1)`, `cluster.beside(name, 2)`, ...
         """
-        self._room.take(name, count, os.environ[PLACES])
+        self._resources.take(name, count, os.environ[PLACES])
 
     def drained(self) -> Container[str]:
         """Names of the roles on nodes that Ray was told to drain."""
-        return self._room.drained()
+        return self._resources.drained()
 
     def start(self, spec: RoleSpec) -> RayRole:
         """Start an actor; reserves its resources if `preflight` has not.
@@ -94,7 +94,7 @@ class RayPlacement:
             namespace has an actor of this name.
         """
         setup = RoleSetup.of(spec, self._hub).encode()
-        if spec.name not in self._room:
+        if spec.name not in self._resources:
             self.preflight([spec])
         role = RayRole(spec.name, lambda: self._make(spec, setup), self._background, self._patience)
         self._roles.append(role)
@@ -108,7 +108,7 @@ class RayPlacement:
         roles, self._roles = self._roles, []
         if roles:
             close_all(roles, 0.0 if now else self._patience.close_s)
-        self._room.close()
+        self._resources.close()
         self._background.close()
         if self._started_ray:
             self._started_ray = False
@@ -125,12 +125,12 @@ class RayPlacement:
             "max_task_retries": 0,
             "max_concurrency": _CALLS_AT_ONCE,
         }
-        if (strategy := self._room.strategy(spec.name)) is not None:
+        if (strategy := self._resources.strategy(spec.name)) is not None:
             options["scheduling_strategy"] = strategy
         threads = max(1, int(spec.cpus))
         environment = dict(self._environment)
         if spec.beside:
-            environment[PLACES] = self._room.beside(spec.name)
+            environment[PLACES] = self._resources.beside(spec.name)
         made = _ray().remote(RoleActor).options(**options)
         actor: RoleHandle = made.remote(setup, environment, threads)
         return actor

@@ -22,7 +22,7 @@ from rft_data.core.masking import hidden_values, hide, mask_streams
 from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.placement.ray import connect
 from rft_data.placement.ray_handles import on_this_node
-from rft_data.placement.ray_room import give_back_places
+from rft_data.placement.ray_resources import give_back_places
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.record import RECORD_FILE, ask_to_stop

@@ -60,7 +60,7 @@ class Scorer:
         """
         outcome: Counter[str] = Counter()
         disagreements: list[dict[str, object]] = []
-        completions = completions_of(section, tasks, outcome)
+        completions = task_completions(section, tasks, outcome)
         while batch := list(islice(completions, _BATCH)):
             columns = self._rewards.score_all([(found.task, found.text) for found in batch])
             rows = [self._experience(found, scored) for found, scored in zip(batch, columns, strict=True)]
@@ -103,7 +103,7 @@ class Scorer:
         )
 
 
-def completions_of(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]) -> Iterator[Found]:
+def task_completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]) -> Iterator[Found]:
     """Every completion of the source that answers a task; `outcome` counts those of none as `no_task`.
 
     Raises: RowError for a row without one of the fields.

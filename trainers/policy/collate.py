@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import torch
 
 from rft_data.core.errors import RowError, TrainingError
-from trainers.policy.rollouts import rewards_of_rollouts, rollouts_of, shares_of_rollouts
+from trainers.policy.rollouts import rewards_of_rollouts, rollout_numbers, shares_of_rollouts
 
 Array = npt.NDArray[Any]
 
@@ -48,7 +48,7 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
     tool_mask = grid.completions("action_mask", 1, np.int64)
     logprobs = grid.logprobs()
     completion_mask = grid.attended_completion()
-    rollouts = rollouts_of(table)
+    rollouts = rollout_numbers(table)
     arrays = {
         "prompt_ids": grid.prompts(pad_id),
         "prompt_mask": grid.attended_prompt().astype(np.int64),

@@ -15,7 +15,7 @@ from rft_data.core.effective_reward import effective_rewards
 Array = npt.NDArray[np.generic]
 
 
-def rollouts_of(table: pa.Table) -> npt.NDArray[np.int64]:
+def rollout_numbers(table: pa.Table) -> npt.NDArray[np.int64]:
     """(n,) int64 numbers of the rows' rollouts, dense and 0-based.
 
     Rows with one (group_id, member) are one rollout; without the column `member` each row is one.
@@ -42,7 +42,7 @@ def shares_of_rollouts(rollouts: Array, trained: Array) -> dict[str, Array]:
     """What each row weighs in losses that average over rollouts.
 
     Args:
-        rollouts: (n,) as `rollouts_of` returns them.
+        rollouts: (n,) as `rollout_numbers` returns them.
         trained: (R,) trained tokens of each row, R >= n; those beyond the table's rows are padding.
     Returns: `rollout_share` (R,) float32: trained tokens of the row over those of its rollout, or one over
         the rollout's rows where it has none; exactly 1 for a rollout of one row, 0 for padding.

@@ -81,16 +81,14 @@ def check_source(
                 "--chosen, --rejected and --label are columns of answers and pairs, which a recipe without "
                 "tasks would import; tasks have --prompt and --answer."
             )
-        return _check_tasks_of(text, given.get("prompt"), given.get("completion"), asking)
+        return _check_named(text, given.get("prompt"), given.get("completion"), asking)
     section = named_import(text, given)
     report = check_imports(run, [section])
     report.tasksets[0].write = json.dumps(section.model_dump(mode="json", exclude_unset=True))
     return report
 
 
-def _check_tasks_of(
-    text: str, prompt: str | None, answer: str | None, recipe: TasksRecipe | None
-) -> DataReport:
+def _check_named(text: str, prompt: str | None, answer: str | None, recipe: TasksRecipe | None) -> DataReport:
     """Check a file, dataset, generator, function, or the tasksets of a buffer. Args, Raises: as above."""
     heldout = max((one.heldout for one in recipe.tasks if one.heldout < 1), default=0.0) if recipe else 0.0
     beside = [task for one in recipe.tasks for task in _read(one, recipe)[1]] if recipe else []

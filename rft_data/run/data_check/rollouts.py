@@ -12,7 +12,7 @@ from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.tasksets import Rollouts
 from rft_data.run.data_check.prompts import measured
 from rft_data.run.data_check.report import Example, TasksetReport
-from rft_data.run.score_file import Found, completions_of
+from rft_data.run.score_file import Found, task_completions
 from rft_data.run.taskset_rows import table_name
 
 _SHOWN = 3
@@ -29,7 +29,7 @@ def _checked(section: Rollouts, tasks: Sequence[Task]) -> TasksetReport:
     report.read_as = f"prompt: {section.prompt!r}, completions: {fields}"
     outcome: Counter[str] = Counter()
     try:
-        found = list(completions_of(section, tasks, outcome))
+        found = list(task_completions(section, tasks, outcome))
     except (RftError, OSError) as err:
         report.problems.append(str(err))
         return report

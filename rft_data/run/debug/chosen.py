@@ -54,7 +54,7 @@ def chosen_task(recipe: TasksRecipe, which: str | None) -> Task:
 
     Raises: RecipeError when there is none; what reading the tasks raises.
     """
-    return one_of(recipe_tasks(recipe), which)
+    return chosen_from(recipe_tasks(recipe), which)
 
 
 def recipe_tasks(recipe: TasksRecipe) -> list[Task]:
@@ -65,7 +65,7 @@ def recipe_tasks(recipe: TasksRecipe) -> list[Task]:
         return [task for one in recipe.tasks for task in build.taskset_tasks(one, buffer, recipe.name)]
 
 
-def one_of(tasks: Sequence[Task], which: str | None) -> Task:
+def chosen_from(tasks: Sequence[Task], which: str | None) -> Task:
     """The task with an id, or the task at a place (from 0), or the first. Raises: RecipeError."""
     found = [task for task in tasks if task.task_id == which]
     if not found and (which is None or which.isdecimal()):

@@ -25,7 +25,7 @@ from rft_data.run.outlook.contacts import contacts
 from rft_data.run.outlook.disk import disk_line
 from rft_data.run.outlook.epochs import stored_groups_line, task_lines
 from rft_data.run.outlook.hub_models import known_size, unknown
-from rft_data.run.outlook.model_size import Look, ModelSize, played_models, size_of
+from rft_data.run.outlook.model_size import Look, ModelSize, model_size, played_models
 from rft_data.run.outlook.offline import counted_in, stage_lines, stage_places
 from rft_data.run.outlook.places import Place, engine_places, together, trainer_place
 from rft_data.run.outlook.played import at_a_time, data_lines, evaluation_line, explored_lines, measured_lines
@@ -79,7 +79,7 @@ def run_lines(
     if playing is not None and playing.explorer.base_url is not None:
         yield "memory", f"none of a model here: it is served at {playing.explorer.base_url}"
         return
-    sizes = [size for one in models if (size := size_of(one, look)) is not None]
+    sizes = [size for one in models if (size := model_size(one, look)) is not None]
     if not sizes:
         named = str(models[0].path if models else _first_model(recipe))
         why = unknown(named) if here else f"'{named}' is not looked at here"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rft_data.run.outlook.model_size import ModelSize, context_of, key_widths, token_width
+from rft_data.run.outlook.model_size import ModelSize, context_length, key_widths, token_width
 
 FAMILIES = (
     "llama",
@@ -50,7 +50,7 @@ def config_size(config: Mapping[str, Any]) -> ModelSize | None:
         layer = {**attention, **_feed_forward(family, config, hidden, number)}
         shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
     return ModelSize(
-        shapes, layers, hidden, token_width(config), key_widths(config)[1], vocabulary, context_of(config)
+        shapes, layers, hidden, token_width(config), key_widths(config)[1], vocabulary, context_length(config)
     )
 
 

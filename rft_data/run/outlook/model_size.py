@@ -80,7 +80,7 @@ def folder_size(folder: Path) -> ModelSize | None:
             intermediate=token_width(config),
             key_values=key_widths(config)[1],
             vocabulary=int(config["vocab_size"]),
-            context=context_of(config),
+            context=context_length(config),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         raise IntegrityError(
@@ -104,7 +104,7 @@ def token_width(config: Mapping[str, Any]) -> int:
     return int(chosen) * int(config.get("moe_intermediate_size") or wide)
 
 
-def context_of(config: Mapping[str, Any]) -> int | None:
+def context_length(config: Mapping[str, Any]) -> int | None:
     """Longest sequence, as a config says."""
     found = config.get("max_position_embeddings")
     return found if isinstance(found, int) and found > 0 else None
@@ -114,7 +114,7 @@ Look = Callable[[Path], ModelSize | None]
 """Gives the size of the model in a folder; None where there is no model."""
 
 
-def size_of(model: Model, look: Look = folder_size) -> ModelSize | None:
+def model_size(model: Model, look: Look = folder_size) -> ModelSize | None:
     """The size of a recipe's model; None where it is not a folder of this machine."""
     return _tiny(model.build) if model.build is not None else look(Path(str(model.path)))
 

@@ -41,7 +41,7 @@ def count(name: str, value: object) -> int:
     return value
 
 
-def one_of(name: str, value: object, known: Collection[str]) -> str:
+def checked_choice(name: str, value: object, known: Collection[str]) -> str:
     """Raises: ValueError unless it is one of `known`."""
     if value not in known:
         raise ValueError(f"'{name}' is {value!r}; one of {', '.join(sorted(known))} is needed")

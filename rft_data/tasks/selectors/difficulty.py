@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from rft_data.core.rows import Task
-from rft_data.tasks.selectors.arguments import one_of, share
+from rft_data.tasks.selectors.arguments import checked_choice, share
 from rft_data.tasks.selectors.drawing import best
 from rft_data.tasks.selectors.posterior_selector import PosteriorSelector
 
@@ -44,7 +44,7 @@ class Difficulty(PosteriorSelector):
         Raises: ValueError for a bad argument; RecipeError when there is no task.
         """
         self._target = share("target_pass_rate", target_pass_rate, zero=False, one=False)
-        self._greedy = one_of("choice", choice, ("thompson", "greedy")) == "greedy"
+        self._greedy = checked_choice("choice", choice, ("thompson", "greedy")) == "greedy"
         super().__init__(tasks, seed=seed, decay=decay, prior_weight=prior_weight)
 
     def _choose(self, n: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rft_data.core.rows import Task
-from rft_data.tasks.selectors.arguments import count, number, one_of, positive, share
+from rft_data.tasks.selectors.arguments import checked_choice, count, number, positive, share
 from rft_data.tasks.selectors.base import TaskSelector
 from rft_data.tasks.selectors.columns import Kinds
 from rft_data.tasks.selectors.drawing import best
@@ -64,7 +64,7 @@ class Interpolated(TaskSelector):
         self._blend = share("blend", blend)
         self._strength = positive("pseudo_count", pseudo_count)
         self._every = count("groups_per_update", groups_per_update)
-        self._thompson = one_of("choice", choice, ("thompson", "mean")) == "thompson"
+        self._thompson = checked_choice("choice", choice, ("thompson", "mean")) == "thompson"
         self._position: float | None = None
         self._updates = 0
         self._weight = 0.0

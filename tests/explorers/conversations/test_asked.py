@@ -14,8 +14,8 @@ import pytest
 from explorers.capture.elements import MOST_ITEMS
 from explorers.capture.refused import Refused
 from explorers.conversations.asked import check_messages, check_prompt, checked_limits
-from explorers.conversations.look_app import LookApp
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.model_app import ModelApp
+from explorers.conversations.openai_client import RolloutClient
 from rft_data.core.errors import ContextOverflow
 from rft_data.core.protocols import Sampling
 from tests.explorers.conversations.conftest import CONTEXT, TASK
@@ -115,7 +115,7 @@ def test_a_long_prompt_of_several_choices_is_made_ids_once_beside_the_loop(templ
         return whole(text, special)
 
     template._ids = ids
-    app = LookApp(OpenAILook(model, Sampling(64)))
+    app = ModelApp(RolloutClient(model, Sampling(64)))
     body = {"messages": [{"role": "user", "content": "word " * 20_000}], "n": 8}
 
     async def ask() -> httpx.Response:

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from explorers.capture.listening import listening
-from explorers.conversations.look_app import MAX_BODY
+from explorers.conversations.model_app import MAX_BODY
 from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.workflows.front import Front

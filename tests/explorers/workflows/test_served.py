@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from explorers.conversations.look_app import LookApp
+from explorers.conversations.model_app import ModelApp
 from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.workflows.make import workflow_stored
@@ -291,7 +291,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
         visits = Visits(TOKEN, lambda: None, idle_s=60.0, guests=0)
         transport = httpx.ASGITransport(app=visits)  # type: ignore[arg-type]
         async with (
-            visits.waiting(LookApp(cast(Any, SimpleNamespace(model=SimpleNamespace(held=0))))) as visit,
+            visits.waiting(ModelApp(cast(Any, SimpleNamespace(model=SimpleNamespace(held=0))))) as visit,
             httpx.AsyncClient(transport=transport, base_url="http://run") as http,
         ):
             owner = {"authorization": f"Bearer {TOKEN}"}
@@ -312,7 +312,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
 def test_what_one_client_may_have_at_a_time_and_in_all_is_bounded(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("explorers.conversations.look_app.MOST_REQUESTS", 1)
+    monkeypatch.setattr("explorers.conversations.model_app.MOST_REQUESTS", 1)
     monkeypatch.setattr("explorers.workflows.served._BUDGET", 10)
 
     async def story() -> None:

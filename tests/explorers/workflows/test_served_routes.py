@@ -12,9 +12,9 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
-from explorers.conversations.look_app import LookApp
 from explorers.conversations.model import Model
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.model_app import ModelApp
+from explorers.conversations.openai_client import RolloutClient
 from explorers.conversations.template import ChatTemplate
 from explorers.workflows.visits import Visits
 from rft_data.core.protocols import Completion, Sampling
@@ -120,8 +120,8 @@ def test_no_body_makes_a_route_of_a_served_run_fail(
     template = ChatTemplate(tokenizer)
     engine: Any = Says(template.ids("four<|im_end|>"))
 
-    async def guest() -> LookApp:
-        return LookApp(OpenAILook(Model(engine, template, Sampling(64), room=10_000), Sampling(64)))
+    async def guest() -> ModelApp:
+        return ModelApp(RolloutClient(Model(engine, template, Sampling(64), room=10_000), Sampling(64)))
 
     visits = Visits(TOKEN, guest, idle_s=60.0, guests=10_000)
     codes: dict[str, Counter[int]] = {path: Counter() for path in routes}

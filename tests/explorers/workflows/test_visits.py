@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from explorers.capture import bodies
-from explorers.conversations.look_app import MAX_BODY, LookApp
+from explorers.conversations.model_app import MAX_BODY, ModelApp
 from explorers.workflows.openings import Openings
 from explorers.workflows.visits import Visits
 from tests.explorers.workflows.test_served import TOKEN
@@ -30,8 +30,8 @@ class Here:
         self.http = httpx.AsyncClient(transport=transport, base_url="http://run")
         self.statuses: list[int] = []
 
-    async def _guest(self) -> LookApp:
-        return LookApp(cast(Any, SimpleNamespace(model=self.model)))
+    async def _guest(self) -> ModelApp:
+        return ModelApp(cast(Any, SimpleNamespace(model=self.model)))
 
     async def open(self) -> dict[str, str]:
         answer = await self.http.post("/trajectories", headers={"authorization": f"Bearer {TOKEN}"})

@@ -36,7 +36,7 @@ class Cluster:
         self.released: list[str] = []
         self.started: list[Explorer] = []
 
-    def room(self, spec: RoleSpec) -> bool:
+    def reserve(self, spec: RoleSpec) -> bool:
         return self.has_room
 
     def release(self, name: str) -> None:
@@ -178,8 +178,8 @@ class Elastic(LocalPlacement):
         self.joined: list[Role] = []
         self.going: set[str] = set()
 
-    def room(self, spec: RoleSpec) -> bool:
-        return len(self.joined) < 2 and super().room(spec)
+    def reserve(self, spec: RoleSpec) -> bool:
+        return len(self.joined) < 2 and super().reserve(spec)
 
     def drained(self) -> set[str]:
         return self.going

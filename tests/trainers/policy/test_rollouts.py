@@ -8,13 +8,13 @@ import pytest
 
 from rft_data.core.schema import EXPERIENCES
 from trainers.policy.collate import collate
-from trainers.policy.rollouts import rewards_of_rollouts, rollouts_of, shares_of_rollouts
+from trainers.policy.rollouts import rewards_of_rollouts, rollout_numbers, shares_of_rollouts
 
 ROLLOUTS = pa.table({"group_id": ["a", "a", "a", "b", "b"], "member": [0, 0, 1, 0, 0]})
 
 
 def test_the_rows_of_a_rollout_share_one_weight_by_their_trained_tokens() -> None:
-    found = shares_of_rollouts(rollouts_of(ROLLOUTS), np.array([3, 1, 7, 0, 0, 0]))
+    found = shares_of_rollouts(rollout_numbers(ROLLOUTS), np.array([3, 1, 7, 0, 0, 0]))
     np.testing.assert_allclose(found["rollout_share"], [0.75, 0.25, 1, 0.5, 0.5, 0])
     assert found["num_rollouts_in_batch"] == 3
 
@@ -24,14 +24,14 @@ def test_shares_add_up_to_the_rollouts(seed: int) -> None:
     random = np.random.default_rng(seed)
     group, member = random.integers(0, 4, 40), random.integers(0, 3, 40)
     table = pa.table({"group_id": [f"g{one}" for one in group], "member": member})
-    found = shares_of_rollouts(rollouts_of(table), random.integers(0, 3, 40) * random.integers(0, 2, 40))
+    found = shares_of_rollouts(rollout_numbers(table), random.integers(0, 3, 40) * random.integers(0, 2, 40))
     rollouts = len(set(zip(group, member, strict=True)))
     assert found["num_rollouts_in_batch"] == rollouts
     assert found["rollout_share"].sum() == pytest.approx(rollouts, rel=1e-6)
 
 
 def test_without_the_column_member_each_row_is_a_rollout() -> None:
-    found = shares_of_rollouts(rollouts_of(ROLLOUTS.select(["group_id"])), np.array([3, 0, 1, 2, 5]))
+    found = shares_of_rollouts(rollout_numbers(ROLLOUTS.select(["group_id"])), np.array([3, 0, 1, 2, 5]))
     assert found["rollout_share"].tolist() == [1, 1, 1, 1, 1]
     assert found["num_rollouts_in_batch"] == 5
 
@@ -41,7 +41,8 @@ def test_every_row_has_the_reward_of_its_rollouts_last_turn() -> None:
     turns = {"turn": [1, 0, 0, 0, 1], "reward": rewards}
     table = pa.table({"group_id": ROLLOUTS["group_id"], "member": ROLLOUTS["member"], **turns})
     np.testing.assert_array_equal(
-        rewards_of_rollouts(table, rollouts_of(table)), np.array([0.5, 0.5, 1.0, np.nan, np.nan], np.float32)
+        rewards_of_rollouts(table, rollout_numbers(table)),
+        np.array([0.5, 0.5, 1.0, np.nan, np.nan], np.float32),
     )
 
 

@@ -28,7 +28,7 @@ _OVERLONG = "This model's maximum context length is exceeded"
 """How an endpoint says it, by which programs know it."""
 
 
-class OpenAILook:
+class RolloutClient:
     """`client.chat.completions.create` and `client.completions.create`, played by a model."""
 
     def __init__(self, model: RecordingModel, sampling: Sampling) -> None:

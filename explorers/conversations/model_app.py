@@ -18,7 +18,7 @@ from explorers.capture.elements import check_elements
 from explorers.capture.fields import check_choices
 from explorers.capture.refused import Refused
 from explorers.conversations.asked import CLIENTS_OWN
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.openai_client import RolloutClient
 from explorers.conversations.rollout_app import MODEL, OVER
 from rft_data.core.errors import RftError, RowError
 from rft_data.core.protocols import RolloutContext
@@ -46,12 +46,12 @@ Create: TypeAlias = "Callable[..., Coroutine[object, None, ChatCompletion | Comp
 """What answers one choice of a request, by the request's fields."""
 
 
-class LookApp:
+class ModelApp:
     """Answers the requests of one rollout. See `RolloutApp`; requests may call the model anything."""
 
-    def __init__(self, look: OpenAILook) -> None:
+    def __init__(self, client: RolloutClient) -> None:
         """Create it in the rollout's own asyncio task, to which the metering of tokens belongs."""
-        self._look = look
+        self._client = client
         self._context = copy_context()
         self._answering: set[asyncio.Task[object]] = set()
         self._under_way = 0
@@ -64,11 +64,11 @@ class LookApp:
             listed = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "rft"}]
             await answer(send, 200, {"object": "list", "data": listed})
         elif route == ("POST", "/v1/chat/completions"):
-            await self._sampled(self._look.chat.completions.create, scope, receive, send)
+            await self._sampled(self._client.chat.completions.create, scope, receive, send)
         elif route == ("POST", "/v1/completions"):
-            await self._sampled(self._look.completions.create, scope, receive, send)
+            await self._sampled(self._client.completions.create, scope, receive, send)
         else:
-            self._look.error = RowError(_NO_ROUTE)
+            self._client.error = RowError(_NO_ROUTE)
             await refuse(send, 404, _NO_ROUTE)
 
     @property
@@ -79,26 +79,26 @@ class LookApp:
     @property
     def turns(self) -> int:
         """Turns sampled so far."""
-        return self._look.model.turns
+        return self._client.model.turns
 
     @property
     def held(self) -> int:
         """Tokens that its rows have so far."""
-        return self._look.model.held
+        return self._client.model.held
 
     @property
     def end(self) -> RolloutEnd | None:
         """The limit that ended the rollout."""
-        return self._look.end
+        return self._client.end
 
     @property
     def error(self) -> Exception | None:
         """The error of a failed call. The program may have caught it and gone on."""
-        return self._look.error
+        return self._client.error
 
     def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:
         """The rows of what was sampled so far, without a reward."""
-        return self._look.model.rows(task, ctx)
+        return self._client.model.rows(task, ctx)
 
     async def close(self) -> None:
         """Cancel what is being sampled: the turns of the rollout do not change afterwards."""

@@ -1,4 +1,4 @@
-"""The room of a run in a Ray cluster: what its roles need is reserved there, and waited for.
+"""What the roles of a run need of a Ray cluster, reserved there and waited for.
 
 A reservation that does not fit yet is what makes a cluster that autoscales add nodes.
 """
@@ -26,7 +26,7 @@ _LOOK_S = 5.0
 """Between two looks at a cluster that is waited for."""
 
 
-class RayRoom:
+class RayResources:
     """The placement groups of one run."""
 
     def __init__(self, namespace: str, patience: Patience) -> None:
