@@ -26,7 +26,7 @@ _LOW, _HIGH = 0.8, 1.25
 
 @dataclass(slots=True)
 class Cost:
-    """What one rollout has cost so far."""
+    """Tokens and seconds of one rollout so far."""
 
     tokens: int = 0
     """Sampled tokens, also those of requests that were cancelled."""

@@ -1,4 +1,4 @@
-"""What an explorer is made from. It is data only: nothing is loaded or started here."""
+"""The plan of an explorer. It is data only: nothing is loaded or started here."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ GROUP_KEY = "group_id"
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a filter decided about N rows."""
+    """A filter's decision about N rows."""
 
     keep: npt.NDArray[np.bool_]
     """N values, True for a row that stays."""

@@ -1,4 +1,4 @@
-"""What an ASGI application is made of, and the key and the body of a request."""
+"""The types of an ASGI application, and the key and the body of a request."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class CaptureServer:
 
 
 def _text(body: bytes) -> str:
-    """What an error says."""
+    """The message in the body of an error; a body of another form cut at 400 bytes."""
     try:
         error = json.loads(body)["error"]
         return str(error["message"])

@@ -28,7 +28,7 @@ class _Body(BaseModel):
 
 
 class GivenTask(_Body):
-    """What a trajectory is about."""
+    """The task of a trajectory, given by the client that opens it."""
 
     taskset: Name = "served"
     messages: list[dict[str, Any]] = Field(default=[], max_length=1000)
@@ -136,7 +136,7 @@ def _found(answer: Mapping[str, object] | None) -> Mapping[str, object]:
 
 
 async def _invalid(_: Request, err: Exception) -> JSONResponse:
-    """What is wrong with a body, without repeating the body."""
+    """The mistakes in a body, without repeating the body."""
     assert isinstance(err, RequestValidationError)  # noqa: S101 - for the type checker
     wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in err.errors()]
     return JSONResponse({"detail": wrong}, 422)

@@ -100,7 +100,7 @@ class Gate:
             opened.used = time.monotonic()
 
     def _asked(self, opened: Open, route: str, raw: bytes) -> Asked:
-        """What a request says. Raises: Refused."""
+        """The request, checked. Raises: Refused."""
         trajectory = opened.trajectory
         if trajectory.room is not None and trajectory.held >= trajectory.room:
             raise Refused(

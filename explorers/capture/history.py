@@ -33,7 +33,7 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What a prompt was rendered from."""
+    """The messages and tools from which a prompt was rendered."""
 
     messages: Sequence[Message]
     """In the form of rows."""

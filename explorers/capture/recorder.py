@@ -46,7 +46,7 @@ class _Choice:
 
 
 class Recorder:
-    """What vLLM calls an `EngineClient`, over an engine that was made with `texts`."""
+    """An `EngineClient` of vLLM that records every answer; its engine was made with `texts`."""
 
     def __init__(self, engine: VllmEngine, metering: Metering = unmetered) -> None:
         """`engine`: steps in the event loop that the requests are answered in."""
@@ -189,7 +189,7 @@ class Recorder:
         """Nothing is logged."""
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What vLLM's engine can do."""
+        """The kinds of request that vLLM's engine can answer."""
         return tuple(self._llm.get_supported_tasks())
 
 

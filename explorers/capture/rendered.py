@@ -32,7 +32,7 @@ class Observed:
 
 
 def _defined(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, object]] | None:
-    """Definitions of tools without what nobody said of them."""
+    """Definitions of tools without the fields that are None; None where there are no tools."""
     if not tools:
         return None
     return [

@@ -27,7 +27,7 @@ CLIENT = "client"
 
 @dataclass(slots=True)
 class _About:
-    """What is known of an open trajectory beside its turns."""
+    """The task, the reward and the lock of an open trajectory."""
 
     task: Task | None
     given: Given | None = None

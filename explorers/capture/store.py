@@ -31,7 +31,7 @@ _THREADS = 8
 
 
 class ServedBuffer(Protocol):
-    """What this needs of a buffer."""
+    """The buffer methods that this module calls."""
 
     def append(self, rows: Sequence[Experience]) -> Appended:
         """Store rows; returns when they are durable."""
@@ -64,7 +64,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is stored of a trajectory."""
+    """The stored rows of a trajectory."""
 
     experience_ids: tuple[str, ...]
     """Ids of its rows, in their order; the last one has the reward."""
@@ -134,7 +134,7 @@ class TrajectoryStore:
         await self._in_thread(partial(self._drop, name, why, taskset))
 
     async def find(self, name: str) -> Stored | None:
-        """What is stored of a trajectory that is closed; None: nothing."""
+        """The stored rows of a closed trajectory; None where there are none."""
         rows = await self._in_thread(partial(self._trajectory_rows, name))
         ids = tuple(str(row["experience_id"]) for row in rows)
         return Stored(ids, reward=rows[-1]["reward"]) if rows else None
@@ -208,7 +208,7 @@ class TrajectoryStore:
 
 
 def _about(task: Task | None) -> dict[str, object]:
-    """What the journal says of a trajectory."""
+    """The journal's record of a trajectory."""
     return {"taskset": TASKSET if task is None else task.taskset}
 
 

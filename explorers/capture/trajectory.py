@@ -27,7 +27,7 @@ under a grammar (they have no loss: their logprobs are of the tokens that it all
 
 @dataclass(slots=True)
 class Asked:
-    """What a client said in the request that is being answered."""
+    """The messages and tools of the request that is being answered."""
 
     trajectory: Trajectory
     messages: Sequence[Message] | None

@@ -1,4 +1,4 @@
-"""What a program asks of a rollout's model, checked before anything is rendered or sampled.
+"""Checks of a program's request to a rollout's model, before anything is rendered or sampled.
 
 Rows are of one distribution, the recipe's. An argument that asks for another, or that nothing here would
 honour, is refused by its name, and so is one of a wrong type: an engine is shared by many rollouts.

@@ -49,7 +49,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a template does with one scenario."""
+    """The result of one scenario with a chat template."""
 
     scenario: str
     turns: int
@@ -63,7 +63,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a template does with all scenarios."""
+    """The results of all scenarios with a chat template."""
 
     findings: tuple[Finding, ...]
     shows_tools: bool

@@ -1,4 +1,4 @@
-"""What a workflow calls to sample: messages in, a reply out, and every turn recorded for the rows."""
+"""The model that a workflow samples from: messages in, a reply out, every turn recorded for the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workflow gets back from the model, and the typed ends of a rollout."""
+"""The model's reply to a workflow, and the typed ends of a rollout."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Parameters(TypedDict, total=False):
 
 
 class Function(TypedDict):
-    """What a tool definition says of its function."""
+    """The function in a tool definition."""
 
     name: str
     description: str
@@ -61,7 +61,7 @@ def form(message: Message) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """What stands for the texts of a sampled turn."""
+    """Placeholders for the texts of a sampled turn."""
 
     think: str
     say: str

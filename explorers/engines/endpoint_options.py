@@ -43,7 +43,7 @@ class EndpointOptions:
     limits: CallLimits = field(default_factory=CallLimits)
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """What an answer costs."""
+        """The price of one answer, in the currency of `price`."""
         spent = prompt_tokens * self.price.get("input", 0.0) + completion_tokens * self.price.get(
             "output", 0.0
         )

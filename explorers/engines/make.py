@@ -75,7 +75,7 @@ def takes_messages(settings: Mapping[str, object]) -> bool:
 
 
 def engine_metrics(engine: Engine) -> dict[str, float]:
-    """What an engine counts; nothing where it has no `metrics`."""
+    """The counts of an engine; empty where it has no `metrics`."""
     found: dict[str, float] = engine.metrics() if hasattr(engine, "metrics") else {}
     return found
 

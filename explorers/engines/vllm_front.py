@@ -216,7 +216,7 @@ class Front:
         return self._call(self._while_alive(work))
 
     async def _while_alive(self, work: Coroutine[object, None, T]) -> T:
-        """What `work` returns.
+        """Await `work` for as long as vLLM lives.
 
         Raises: EngineDeadError when vLLM dies first; it never ends the calls that it has not answered.
         """

@@ -42,7 +42,7 @@ class ServerFailed(InstanceFailed, RuntimeError):
 
 
 class OpenEnvTools:
-    """What the tools of a server are: a `Toolset` whose instances are sessions."""
+    """The tools of a server: a `Toolset` whose instances are sessions."""
 
     reward: str | None = "reward"
     resets = True
@@ -82,7 +82,7 @@ class OpenEnvTools:
         """The server itself says why a call cannot be made."""
 
     def method(self, instance: OpenEnvSession, tool: str) -> Callable[..., object]:
-        """What a call of a tool calls."""
+        """The function that calls this tool in the session."""
         return partial(instance.call, tool)
 
     def is_over(self, instance: OpenEnvSession) -> bool:
@@ -136,7 +136,7 @@ class OpenEnvSession:
         self._client.close()
 
     def _ask(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the client answers.
+        """Call the client and return its answer.
 
         Raises: SessionLost, also ever after: an answer that came too late would be taken for the next one's;
             ServerFailed.
@@ -171,7 +171,7 @@ def _schema(tool: Mapping[str, Any]) -> ToolDefinition:
 
 
 def _value(result: object) -> object:
-    """What a tool returned, out of the envelope in which FastMCP sends it."""
+    """The value that a tool returned, taken from FastMCP's result."""
     if not isinstance(result, dict) or "content" not in result:
         return result
     if result.get("data") is not None:

@@ -16,7 +16,7 @@ WHOLE = r"(?s)\A\s*(.*?)\s*\Z"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an environment says after a reset or a step."""
+    """The observation, reward and end after a reset or a step."""
 
     text: str
     state: str

@@ -73,7 +73,7 @@ class Toolset(Protocol[Instance]):
         ...
 
     def reset_arguments(self, task: Task) -> dict[str, object]:
-        """What `reset` is called with."""
+        """The keyword arguments of `reset` for a task."""
         ...
 
     def problem(self, tool: str, arguments: Mapping[str, object]) -> str | None:
@@ -81,7 +81,7 @@ class Toolset(Protocol[Instance]):
         ...
 
     def method(self, instance: Instance, tool: str) -> Callable[..., object]:
-        """What a call of a tool calls."""
+        """The function behind a tool, bound to the instance."""
         ...
 
     def is_over(self, instance: Instance) -> bool:
@@ -90,7 +90,7 @@ class Toolset(Protocol[Instance]):
 
 
 class ToolClass:
-    """What a class offers to a model, checked before it is first used."""
+    """A class whose public methods are tools; checked before it is first used."""
 
     def __init__(self, kind: object, args: Mapping[str, object], name: str) -> None:
         """`name`: what the recipe calls it.

@@ -47,7 +47,7 @@ class RewardPart:
     """Tasksets it is for; None: all."""
 
     def counted(self, value: float) -> float:
-        """What a value adds to the total."""
+        """The weighted and bounded value that is added to the total."""
         return min(max(value, self.low), self.high) * self.weight
 
 

@@ -37,7 +37,7 @@ Judged: TypeAlias = str | Trajectory | Sequence[Trajectory]
 
 
 class Subject(StrEnum):
-    """What a reward looks at."""
+    """The input of a reward function."""
 
     COMPLETION = "completion"
     """The text of one rollout."""

@@ -20,7 +20,7 @@ _ROLLOUT_FIELDS = tuple(field.name for field in fields(Trajectory) if field.name
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one call of a reward gave, and the seconds it took."""
+    """The outcome of one call of a reward, and its seconds."""
 
     outcomes: tuple[Outcome, ...]
     """One, or one for each rollout of a group."""

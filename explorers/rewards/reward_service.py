@@ -85,7 +85,7 @@ class RewardService(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: object) -> None:
-        """What the thread does."""
+        """Answer one connection, then free its place among the connections allowed at a time."""
         try:
             super().process_request_thread(request, client_address)
         finally:

@@ -96,7 +96,7 @@ class Rewards:
         return self._composition.columns(found, whole=len(own) == len(chosen))
 
     async def ask(self, name: str, task: Task, judged: Judged) -> Scored:
-        """What one component says, asked again after a failure of the world."""
+        """The outcome of one component; it is called again after a failure outside the model."""
         for retry in range(self._retries + 1):
             if retry:
                 self._meter.count(RETRIED)
@@ -156,7 +156,7 @@ class Rewards:
         return found
 
     async def _asked(self, name: str, task: Task, judged: Judged) -> Scored:
-        """What one component says, asked once."""
+        """The outcome of one call of a component."""
         kind = self._kinds[name]
         if kind.subject is Subject.COMPLETION and isinstance(judged, Trajectory):
             judged = judged.completion

@@ -1,4 +1,4 @@
-"""What one program in a sandbox may use."""
+"""Limits of one program in a sandbox."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def probe(kind: SandboxKind) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Things:
-    """What there is outside, for the probe to try."""
+    """A file, a folder and sockets outside the sandbox that the probe tries to reach."""
 
     file: str
     folder: str

@@ -36,7 +36,7 @@ class Watch:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """What it wrote to stdout and stderr."""
+        """The program's stdout and stderr."""
         out, err = (bytes(part[: self._most]).decode("utf-8", "replace") for part in self._output.values())
         return out, err
 

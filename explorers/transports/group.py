@@ -57,7 +57,7 @@ def asker(wait: str) -> str:
 
 
 class Answer(TypedDict):
-    """What a sender answers a wait, as JSON."""
+    """A sender's answer to a wait, as JSON."""
 
     group: str
     rank: int

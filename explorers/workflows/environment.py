@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RowShape(StrEnum):
-    """What becomes a row."""
+    """How a rollout becomes rows."""
 
     CONVERSATION = "conversation"
     """The rollout: the model sees all its turns, and all are trained in one row."""

@@ -163,7 +163,7 @@ def make_workflow(
 
 
 def workflow_metrics(workflow: Workflow) -> dict[str, float]:
-    """What a workflow counts; nothing where it has no `metrics`."""
+    """The counts of a workflow; empty where it has no `metrics`."""
     found: dict[str, float] = workflow.metrics() if hasattr(workflow, "metrics") else {}
     return found
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class ProgramLimits(TypedDict, total=False):
-    """What a program may take."""
+    """Limits of one program."""
 
     processes: int
     deadline_s: float | None

@@ -30,7 +30,7 @@ _BODIES = 1 << 30
 
 @dataclass(slots=True)
 class Access:
-    """What one program may reach."""
+    """One program's way to its rollout: the key of its requests, and the app that answers them."""
 
     name: str
     key: str

@@ -1,4 +1,4 @@
-"""Who may ask for what in a served run: the token opens trajectories, and their keys are made from it."""
+"""Keys of a served run: the token opens trajectories, and their keys are made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who uses a run's model from outside: a client opens a trajectory, speaks to the model, and ends it.
+"""Visits of clients to a served run: a client opens a trajectory, asks the model, and ends it.
 
 POST /trajectories with the run's token gives an id, a base URL and a key, as at `rft serve`;
 with the key POST /t/ID/v1/... is OpenAI's API, and POST /trajectories/ID/(reward|end|abandon) ends it.

@@ -1,4 +1,4 @@
-"""What a judge answers to one prompt."""
+"""A judge's answer to one prompt."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
 
 
 def _causes(table: pa.Table) -> pa.ChunkedArray | pa.Array:
-    """Why each row has no reward; null where it has one, or nothing was said."""
+    """The reason why each row has no reward, (N,) strings; null where it has one or none is stored."""
     if "unscored_reason" not in table.column_names:
         return pa.nulls(table.num_rows, pa.string())
     causes = table["unscored_reason"].cast(pa.string())

@@ -36,7 +36,7 @@ from rft_data.core.lookup import suggest
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What the whole list did with N input rows."""
+    """The decisions of the whole list about N input rows."""
 
     kept: npt.NDArray[np.int64]
     """Input row numbers of the kept rows, ascending."""

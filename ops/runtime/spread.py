@@ -71,7 +71,7 @@ class SpreadStage:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an operator lost of a table, by row number, with the reason."""
+    """Rows of a table on which an operator failed, by row number, with the reason."""
 
     dropped: dict[int, str] = field(default_factory=dict)
     quarantined: dict[int, str] = field(default_factory=dict)

@@ -30,7 +30,7 @@ class BatchError(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one operator did with a table."""
+    """The result of one operator on a table."""
 
     table: pa.Table
     """Rows that stay, with the columns the operator added."""

@@ -1,4 +1,4 @@
-"""What `rft buffer search` does with its options."""
+"""Text and vector search for `rft buffer search`."""
 
 from __future__ import annotations
 

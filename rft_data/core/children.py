@@ -160,7 +160,7 @@ class Child:
         return status
 
     def close(self, wait_s: float = 0.0) -> int:
-        """What `end` does, then give up the socket; idempotent."""
+        """Call `end`, then close the socket; idempotent."""
         if self.socket.fileno() < 0:
             return self._popen.returncode
         status = self.end(wait_s)

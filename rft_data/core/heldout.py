@@ -22,5 +22,5 @@ def prompt_share(prompt: Sequence[Message]) -> float:
 
 
 def question(prompt: Sequence[Message]) -> list[Message]:
-    """What is asked: a prompt without its system messages, or all of one that has only those."""
+    """The prompt without its system messages; the whole prompt if it has no others."""
     return [one for one in prompt if one.get("role") not in _INSTRUCTIONS] or list(prompt)

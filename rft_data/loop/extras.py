@@ -29,7 +29,7 @@ AGAIN_S = 10.0
 
 
 class ExtrasFleet(Protocol):
-    """What this module uses of a fleet."""
+    """The methods of an explorer fleet that this module calls."""
 
     members: list[Member]
 

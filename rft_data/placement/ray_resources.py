@@ -1,4 +1,4 @@
-"""What the roles of a run need of a Ray cluster, reserved there and waited for.
+"""Resources of a run's roles in a Ray cluster: reserved there, and waited for.
 
 A reservation that does not fit yet is what makes a cluster that autoscales add nodes.
 """

@@ -36,7 +36,7 @@ class _Pair(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Branched:
-    """What one call of `branch` copied."""
+    """Counts of the rows that one call of `branch` copied."""
 
     target: str
     experiences: int

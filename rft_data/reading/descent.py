@@ -52,7 +52,7 @@ class LeasedStep:
 
 
 def descent(buffer: Buffer, line: Lineage) -> Descent:
-    """What came of the experience of a lineage."""
+    """The judgements, leases and checkpoints after an experience."""
     runs: dict[str, list[Use]] = {}
     for use in line.uses:
         if use.state != LeaseState.RELEASED:

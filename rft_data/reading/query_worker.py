@@ -37,7 +37,7 @@ _SCAN: dict[str, Any] = {  # Lance declares texts as values, and takes numbers
 
 
 class Request(TypedDict):
-    """What `query.py` sends."""
+    """A request of `query.py` to the worker process."""
 
     location: str
     """Folder or URL of the buffer."""

@@ -104,7 +104,7 @@ def _alike(sections: list[type[Section]], node: object) -> list[type[Section]]:
 
 
 def _at(node: Any, loc: Loc) -> Any:
-    """What is at a place; _NOTHING where there is no such place."""
+    """The value at a place in the tree; _NOTHING where there is no such place."""
     for part in loc:
         inside = (
             part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))

@@ -37,7 +37,7 @@ NUMBERS = (
     "trainer/completions/mean_length",
     "sampler/lag_mean",
 )
-"""What is looked at."""
+"""The metrics of the report, beside those that its caller names."""
 
 
 def alarms(status: RunStatus, numbers: pd.DataFrame | None) -> list[Alarm]:

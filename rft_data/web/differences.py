@@ -18,7 +18,7 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 class Kind(StrEnum):
-    """What a piece of text is."""
+    """Whether a piece of text is in both versions or in one."""
 
     SAME = "same"
     OWN = "own"

@@ -17,7 +17,7 @@ _WIDTH = 300
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What befell some of the rows that were left."""
+    """One step of the way from rows sampled to rows trained on: how many went on and how many did not."""
 
     what: str
     gone: int

@@ -24,7 +24,7 @@ _LEAST_NATS = 0.01
 
 
 class Overlay(StrEnum):
-    """What the colour of a token says."""
+    """The quantity that colours the tokens."""
 
     PROBABILITY = "probability"
     """The darker, the less sure the policy was."""

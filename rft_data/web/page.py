@@ -1,4 +1,4 @@
-"""What every view of the page is given: the subjects, the person who asks, and the templates."""
+"""The page that every view gets: the subjects, the person who asks, and the templates."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Page:
 
     @property
     def form_token(self) -> str:
-        """What forms for the present person carry."""
+        """The token in the forms of the person who asks, against forged requests."""
         person = speaker()
         return self._form_secret if person is None else person.form_token(self._form_secret)
 

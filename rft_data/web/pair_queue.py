@@ -124,7 +124,7 @@ class Queue:
 
 
 def _answers(store: BufferReader) -> dict[str, dict[str, Word]]:
-    """What stands of each pair, by author."""
+    """The valid answers about each pair, by author."""
     found: dict[str, dict[str, Word]] = {}
     for word in said(store, _ANSWERS):
         partner = (word.text or "").split()

@@ -1,4 +1,4 @@
-"""Who is looking at the page: the person whose link a request came by, and what that person may do."""
+"""People who use the page: the person whose link a request came by, and what that person may do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Person:
 
 
 def people(authors: Sequence[str], raters: Sequence[str]) -> list[Person]:
-    """Who gets a link. Raises: RecipeError for a name that is empty, given twice, or not printable."""
+    """The people who get a link. Raises: RecipeError for a name that is empty, double or not printable."""
     found = [*map(Person, authors), *(Person(name, curates=False) for name in raters)]
     for place, one in enumerate(found):
         twice = one.name in [other.name for other in found[:place]]

@@ -93,7 +93,7 @@ def lines(subjects: Subjects) -> list[Line]:
 
 
 def line(subjects: Subjects, subject: Subject) -> Line:
-    """What the list says of a subject."""
+    """One line of the list of runs and buffers."""
     if subject.run_dir is None:
         counts = subjects.buffer(subject.key).counts()
         return Line(subject, None, None, {name: count for name, count in counts.items() if count})

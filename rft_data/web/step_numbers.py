@@ -20,7 +20,7 @@ _MOST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """What the trainer measured in one step."""
+    """The trainer's figures of one step."""
 
     step: int
     numbers: tuple[tuple[str, float], ...]

@@ -15,7 +15,7 @@ _LEVELS = 8
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What happened to a task in a stretch of steps."""
+    """Rollouts and rewards of a task in a range of steps."""
 
     column: int
     share: float

@@ -28,7 +28,7 @@ _KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a person wants to try."""
+    """The request for a trial of operators."""
 
     text: str
     """Operators, as YAML."""

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class Writer:
-    """What a page may do with a buffer that it writes to."""
+    """The writes of a page to a buffer."""
 
     def __init__(self, store: Buffer | HubClient) -> None:
         self.store = store

@@ -37,7 +37,7 @@ _NOT_METRICS = ("epoch", "num_tokens", "total_flos", "step")
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What a stage's training measured."""
+    """The figures of a stage's training."""
 
     metrics: Mapping[str, float]
     """`loss_first`, `loss_last`, `steps` and `wall_s`."""

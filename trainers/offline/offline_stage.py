@@ -50,7 +50,7 @@ TRAINED_ON = "trained_on.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """What a stage trains, and on what."""
+    """The model that a stage trains, and its rows."""
 
     model: Path
     output: Path

@@ -112,7 +112,7 @@ class Critic:
 
 @dataclass(frozen=True, slots=True)
 class CriticPlan:
-    """What a critic is made from, once the trainer has its policy."""
+    """The plan of a critic, which is made once the trainer has its policy."""
 
     settings: CriticSettings
     model_path: Path

@@ -1,4 +1,4 @@
-"""What a policy-gradient trainer is made from. It is data only: no model is loaded here."""
+"""The plan of a policy-gradient trainer. It is data only: no model is loaded here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainers.policy.objective import ObjectiveSettings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one step may use."""
+    """Limits of one step."""
 
     deadline_s: float = 3600.0
     """Longest wait for a step or a checkpoint."""
@@ -49,9 +49,9 @@ class GrpoPlan:
     off_policy: Mapping[str, object] = field(default_factory=dict)
     """The recipe's `off_policy: {...}`, fields of OffPolicy."""
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    """What the stage says of its loss."""
+    """The stage's loss settings."""
     limits: Limits = Limits()
-    """What one step may use."""
+    """Limits of one step."""
 
     @classmethod
     def from_json(cls, arguments: Mapping[str, Any]) -> GrpoPlan:

@@ -39,7 +39,7 @@ def rewards_of_rollouts(table: pa.Table, rollouts: npt.NDArray[np.int64]) -> Arr
 
 
 def shares_of_rollouts(rollouts: Array, trained: Array) -> dict[str, Array]:
-    """What each row weighs in losses that average over rollouts.
+    """The weight of each row in losses that average over rollouts.
 
     Args:
         rollouts: (n,) as `rollout_numbers` returns them.

@@ -1,4 +1,4 @@
-"""What a trainer's ranks above 0 run: they carry out rank 0's orders until the order `end`.
+"""The program of a trainer's ranks above 0: they carry out rank 0's orders until the order `end`.
 
 A rank is a child of rank 0's process (`main`), a process of torchrun, or a Ray actor (`actor_rank`).
 """

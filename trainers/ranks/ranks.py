@@ -34,7 +34,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Order(TypedDict):
-    """What rank 0 tells the other ranks to do."""
+    """An order from rank 0 to the other ranks."""
 
     do: Literal["make", "step", "checkpoint", "weights", "close", "end"]
     arguments: NotRequired[Mapping[str, object]]

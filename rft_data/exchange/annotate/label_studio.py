@@ -78,7 +78,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import stored."""
+    """Counts of the feedback that an import stored."""
 
     tasks: int
     annotations: int

@@ -32,7 +32,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What an author has said in a buffer."""
+    """The feedback of an author in a buffer."""
 
     rows: Counter[tuple[str, str]]
     """Rows of feedback, by (experience, key)."""

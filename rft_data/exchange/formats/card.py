@@ -19,7 +19,7 @@ _LISTED = 50
 
 @dataclass(slots=True)
 class ExportReport:
-    """What an export wrote: selected = written + the sum of skipped."""
+    """Counts of an export: selected = written + the sum of skipped."""
 
     target: str
     format: str

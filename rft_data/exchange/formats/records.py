@@ -1,4 +1,4 @@
-"""What a format is: how a row of a file becomes rows of a buffer, and how a row of a buffer is written.
+"""A format: how a row of a file becomes rows of a buffer, and how a row of a buffer is written.
 
 Rows of a buffer are `Task`, `Experience`, `PreferencePair` and `Feedback`, of `rows`. Their ids are content
 hashes, so importing the same row again makes the same row.

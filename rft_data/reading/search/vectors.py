@@ -38,7 +38,7 @@ _CROWD = 16
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What became of one call of `embed`."""
+    """The result of one call of `embed`."""
 
     model: str
     rows: int

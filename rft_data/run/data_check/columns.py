@@ -43,7 +43,7 @@ def possible_prompts(columns: Sequence[Column]) -> list[str]:
 
 
 def kept_unseen(section: Taskset, tasks: Sequence[Task]) -> list[str]:
-    """What to write for columns of images and tools that tasks keep in metadata, though nobody said so."""
+    """Hints for columns of images and tools that are kept in metadata and not shown to the model."""
     if isinstance(section.source, StoredTasks):
         return []
     return [

@@ -45,7 +45,7 @@ class Watched:
         return self._pipeline.pipeline_hash
 
     def run(self, experiences: pa.Table) -> pa.Table:
-        """What the pipeline says."""
+        """Run the pipeline, and note what it did with each row."""
         judged = self._pipeline.run(experiences)
         self._see(experiences, judged)
         return judged

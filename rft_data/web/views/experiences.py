@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ExperienceViews(View):
-    """What the model said."""
+    """Views of experiences: the table, and one row."""
 
     def routes(self) -> Iterator[Route]:
         yield Route("/s/{key}/groups/{group_id:path}", self.group)

@@ -20,7 +20,7 @@ _HEADERS = {"content-security-policy": "default-src 'none'; sandbox", "x-content
 
 
 class PayloadViews(View):
-    """What messages refer to."""
+    """Images and other payloads of messages."""
 
     def routes(self) -> Iterator[Route]:
         yield Route("/s/{key}/payloads/{payload_id}", self.payload)

@@ -20,7 +20,7 @@ from rft_data.web.table_query import Asked
 
 
 class PictureViews(View):
-    """What the page's charts show, to be put elsewhere."""
+    """The page's charts as files."""
 
     def routes(self) -> Iterator[Route]:
         yield Route("/compare.{kind}", self.comparison)

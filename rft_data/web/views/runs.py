@@ -18,7 +18,7 @@ Steps = tuple[int, int]
 
 
 class RunViews(View):
-    """What a run did."""
+    """Views of one run."""
 
     def routes(self) -> Iterator[Route]:
         yield Route("/", self.index)

@@ -26,7 +26,7 @@ from rft_data.web.task_view import task_view
 
 
 class TaskViews(View):
-    """What was played, how well, and what is not to be played."""
+    """Views of tasks: their pass rates, and those that are retired."""
 
     def routes(self) -> Iterator[Route]:
         yield Route("/s/{key}/tasks", self.tasks)

@@ -23,7 +23,7 @@ _FEW, _MOST = 64, 2_000
 
 
 class TrialViews(View):
-    """What operators would keep, drop and change."""
+    """Views of trials: the rows that operators would keep, drop and change."""
 
     def __init__(self, page: Page) -> None:
         super().__init__(page)

@@ -1,4 +1,4 @@
-"""What a policy loss reads of one micro-batch."""
+"""The tensors of one micro-batch that a policy loss reads."""
 
 from __future__ import annotations
 
