@@ -31,7 +31,7 @@ from rft_data.recipe.tasksets import Taskset
 from rft_data.run.stored_tasks import stored_tasks
 from rft_data.run.taskset_rows import store_table_images, table_tasks
 from rft_data.tasks.selectors import make_selector
-from rft_data.tasks.selectors.base import OpenSelector
+from rft_data.tasks.selectors.interfaces import OpenSelector
 from rft_data.tasks.sources import reasoning_gym_tasks
 from rft_data.tasks.verifiers_environment import verifiers_tasks
 from rft_data.weights.adapter import adapter_in

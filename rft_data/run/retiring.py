@@ -15,7 +15,7 @@ from rft_data.exchange.standing import retired_tasks
 from rft_data.run.folder import Run
 from rft_data.run.parts import RlParts
 from rft_data.tasks.curator import TaskCurator
-from rft_data.tasks.selectors.base import OpenSelector
+from rft_data.tasks.selectors.interfaces import OpenSelector
 
 log = logging.getLogger(__name__)
 

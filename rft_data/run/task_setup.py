@@ -22,7 +22,7 @@ from rft_data.run.build import store_task_images, task_pipeline, taskset_tasks
 from rft_data.run.parts import Tasks
 from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.record import played
-from rft_data.tasks.selectors.base import OpenSelector
+from rft_data.tasks.selectors.interfaces import OpenSelector
 from rft_data.tasks.synthesis import make_synthesis
 from rft_data.tasks.table import edited_tasks, task_table, with_played
 

@@ -20,7 +20,7 @@ from rft_data.core.filters import In
 from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.core.words import Split
 from rft_data.tasks.record import played, tally
-from rft_data.tasks.selectors.base import OpenSelector
+from rft_data.tasks.selectors.interfaces import OpenSelector
 from rft_data.tasks.synthesis import SYNTHESISED, Synthesis, synthesise
 from rft_data.tasks.table import task_table, with_played
 from rft_data.tasks.task_pipeline import TaskPipeline, TaskReport

@@ -11,7 +11,7 @@ from rft_data.cli.app import app
 from rft_data.cli.troubles import TROUBLES, code
 from rft_data.core import errors
 from rft_data.core.errors import RftError
-from rft_data.tasks.selectors.base import NoTasksError
+from rft_data.tasks.selectors.interfaces import NoTasksError
 
 ROOT = Path(__file__).parents[2]
 

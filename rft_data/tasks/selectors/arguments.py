@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from rft_data.tasks.selectors.base import NoTasksError, SelectorMaker
+from rft_data.tasks.selectors.interfaces import NoTasksError, SelectorMaker
 
 
 def number(name: str, value: object) -> float:

@@ -9,16 +9,16 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from operator import mul
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rft_data.core.errors import RecipeError, ResumeError, StalledError
-from rft_data.core.protocols import Selector
+from rft_data.core.errors import ResumeError, StalledError
 from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.core.words import GroupOutcome
 from rft_data.tasks.selectors.calibration import Calibration
 from rft_data.tasks.selectors.columns import Columns, Kinds
+from rft_data.tasks.selectors.interfaces import NoTasksError
 from rft_data.tasks.selectors.roster import Roster
 
 _COMMON_COLUMNS: Kinds = {
@@ -27,40 +27,6 @@ _COMMON_COLUMNS: Kinds = {
     "version": (np.int32, -1),
     "retired": (np.bool_, False),
 }
-
-
-class NoTasksError(RecipeError):
-    """A selector was given no task; its arguments are valid."""
-
-
-@runtime_checkable
-class OpenSelector(Selector, Protocol):
-    """A selector whose tasks may come and go during a run."""
-
-    @property
-    def in_play(self) -> int:
-        """How many tasks may be selected."""
-        ...
-
-    def add(self, tasks: Sequence[Task]) -> None:
-        """Bring new tasks into play; known tasks are unchanged."""
-        ...
-
-    def retire(self, keys: Iterable[TaskKey]) -> None:
-        """Take tasks out of play: they are never selected until they are revived."""
-        ...
-
-    def revive(self, keys: Iterable[TaskKey]) -> None:
-        """Bring retired tasks back into play, with what was learned about them."""
-        ...
-
-
-class SelectorMaker(Protocol):
-    """Makes a selector by name; passed to selectors that contain other selectors."""
-
-    def __call__(
-        self, use: str, args: Mapping[str, object], tasks: Sequence[Task], seed: int
-    ) -> OpenSelector: ...
 
 
 class TaskSelector:

@@ -12,10 +12,10 @@ from rft_data.core.rows import Task
 from rft_data.tasks.selectors.adaptive_target import AdaptiveTarget
 from rft_data.tasks.selectors.arguments import check_made
 from rft_data.tasks.selectors.bandit import Bandit
-from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.selectors.difficulty import Difficulty
 from rft_data.tasks.selectors.easy_to_hard import EasyToHard
 from rft_data.tasks.selectors.hierarchical import Hierarchical
+from rft_data.tasks.selectors.interfaces import OpenSelector
 from rft_data.tasks.selectors.interpolated import Interpolated
 from rft_data.tasks.selectors.learnability import Learnability
 from rft_data.tasks.selectors.mixture import Mixture

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from rft_data.core.errors import ResumeError
 from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.tasks.selectors.arguments import component, count, share
-from rft_data.tasks.selectors.base import NoTasksError, SelectorMaker, scored
+from rft_data.tasks.selectors.base import scored
+from rft_data.tasks.selectors.interfaces import NoTasksError, SelectorMaker
 
 _WINDOW = 64
 """Number of groups in the running pass rate, and the fewest that it needs."""
