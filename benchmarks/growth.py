@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.rows import GROUP, RowMaker, group_result
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 from rft_data.sampler.ledger import Ledger
 
 NARROW_TOKENS = 50

@@ -16,7 +16,7 @@ from benchmarks.peers import PEERS, SqliteQueue
 from benchmarks.rows import GROUP, RowMaker, arrays_of_rows, as_objects, group_result
 from benchmarks.turns import Cost, cost, figures_of, take_turns
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 from rft_data.sampler.ledger import Ledger
 
 TERMS = ("hot", "reopened")

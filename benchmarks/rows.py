@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.core.codec import aligned, from_table, to_table
-from rft_data.core.rows import Experience, GroupResult, TaskKey, Ticket, experience_id_of
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import Experience, TaskKey, experience_id_of
 from rft_data.core.schema import INCOMING
 
 GROUP = 8

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import Bar, finish
-from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Lease, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler import GroupSampler, History, make_sampler
 
 BATCH = 64

@@ -15,7 +15,7 @@ from explorers import clock
 from explorers.engines.images import accepted
 from explorers.ledger import Ledger, RequestCost, new_request
 from explorers.rewards.unscored import stated_cause
-from rft_data.core.protocols import ChatCompletion, ChatEngine, Completion, Engine, Sampling
+from rft_data.core.engine import ChatCompletion, ChatEngine, Completion, Engine, Sampling
 from rft_data.core.rows import Experience, WeightRef
 from rft_data.core.words import UnscoredCause
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from explorers.limits import Limits, recipe_limits
-from rft_data.core.protocols import Sampling
+from rft_data.core.engine import Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,13 @@ from explorers.workflows.make import (
     workflow_stored,
 )
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Sampling
+from rft_data.core.groups import Assignment, Played
 from rft_data.core.lookup import need
-from rft_data.core.protocols import BufferClient, Sampling, Workflow
-from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
+from rft_data.core.protocols import BufferClient
+from rft_data.core.rows import Experience, Task, WeightRef
 from rft_data.core.vocabulary import with_tokens
+from rft_data.core.workflow import Workflow
 from rft_data.placement.hub.node_files import node_files
 
 if TYPE_CHECKING:

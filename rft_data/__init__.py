@@ -13,22 +13,14 @@ from rft_data.core.version import __version__
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
+    from rft_data.core.engine import Completion, Engine, Sampling
     from rft_data.core.errors import RftError, RowError, StalledError
     from rft_data.core.filters import parse_filter, parse_text
-    from rft_data.core.protocols import (
-        Completion,
-        Engine,
-        Reward,
-        RolloutContext,
-        Sampling,
-        Selector,
-        Unscored,
-        Workflow,
-    )
+    from rft_data.core.groups import GroupResult
+    from rft_data.core.protocols import Selector
     from rft_data.core.rows import (
         Experience,
         Feedback,
-        GroupResult,
         PreferencePair,
         Task,
         TaskKey,
@@ -38,6 +30,7 @@ if TYPE_CHECKING:
     from rft_data.core.schema import EXPERIENCES
     from rft_data.core.trajectory import Trajectory
     from rft_data.core.words import UnscoredCause
+    from rft_data.core.workflow import Reward, RolloutContext, Unscored, Workflow
     from rft_data.exchange.formats import export, import_into
     from rft_data.placement.hub import HubClient, HubServer
     from rft_data.reading.lineage import lineage, trained_on
@@ -80,21 +73,21 @@ _PLACES = {
     "experience_id_of": "rft_data.core.rows:experience_id_of",
     "PreferencePair": "rft_data.core.rows:PreferencePair",
     "Feedback": "rft_data.core.rows:Feedback",
-    "GroupResult": "rft_data.core.rows:GroupResult",
+    "GroupResult": "rft_data.core.groups:GroupResult",
     # errors
     "RftError": "rft_data.core.errors:RftError",
     "RowError": "rft_data.core.errors:RowError",
     "StalledError": "rft_data.core.errors:StalledError",
     # parts of your own, named in a recipe by import path
-    "Reward": "rft_data.core.protocols:Reward",
-    "Unscored": "rft_data.core.protocols:Unscored",
+    "Reward": "rft_data.core.workflow:Reward",
+    "Unscored": "rft_data.core.workflow:Unscored",
     "UnscoredCause": "rft_data.core.words:UnscoredCause",
     "Trajectory": "rft_data.core.trajectory:Trajectory",
-    "Workflow": "rft_data.core.protocols:Workflow",
-    "RolloutContext": "rft_data.core.protocols:RolloutContext",
-    "Engine": "rft_data.core.protocols:Engine",
-    "Sampling": "rft_data.core.protocols:Sampling",
-    "Completion": "rft_data.core.protocols:Completion",
+    "Workflow": "rft_data.core.workflow:Workflow",
+    "RolloutContext": "rft_data.core.workflow:RolloutContext",
+    "Engine": "rft_data.core.engine:Engine",
+    "Sampling": "rft_data.core.engine:Sampling",
+    "Completion": "rft_data.core.engine:Completion",
     "WeightRef": "rft_data.core.rows:WeightRef",
     "Selector": "rft_data.core.protocols:Selector",
     "TaskSelector": "rft_data.tasks.selectors:TaskSelector",

@@ -17,8 +17,6 @@ _MOST_LINES = 300
 LONG = {
     "rft_data/core/words.py": "a dictionary: every closed set of words with the meaning of each",
     "rft_data/core/schema.py": "the tables: every column with its meaning",
-    "rft_data/core/protocols.py": "the interfaces of all parts, which are read together",
-    "rft_data/core/rows.py": "the types of rows, each field with its meaning",
     "rft_data/recipe/algorithms.py": "a table: what each algorithm presets",
     "rft_data/buffer/store.py": "to be split",
     "rft_data/buffer/buffer.py": "to be split",

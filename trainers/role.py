@@ -15,8 +15,9 @@ from pathlib import Path
 from rft_data.core.errors import TrainingError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import flush, write_manifest
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import BufferClient
-from rft_data.core.rows import FileFacts, Lease, StepReport
+from rft_data.core.rows import FileFacts, StepReport
 from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.node_files import NodeFiles, SharedFiles, node_files
 from trainers.models.disk import writing

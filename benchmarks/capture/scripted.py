@@ -12,9 +12,10 @@ from explorers.capture.capture import Capture
 from explorers.capture.gate import Gate
 from explorers.capture.trajectory import ASKED
 from explorers.conversations.template import ChatTemplate
-from rft_data.core.protocols import RolloutContext, Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.rows import Task
 from rft_data.core.words import RowSource, TemplatePolicy
+from rft_data.core.workflow import RolloutContext
 from trainers.models.tiny_model import build_tiny_tokenizer
 
 TURNS, TOKENS = 10, 48

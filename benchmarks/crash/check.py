@@ -18,7 +18,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import read_manifest
-from rft_data.core.rows import Lease
+from rft_data.core.groups import Lease
 from rft_data.core.schema import INCOMING
 from rft_data.sampler.conservation import conservation
 from rft_data.sampler.ledger import Ledger

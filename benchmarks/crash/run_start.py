@@ -24,7 +24,8 @@ from benchmarks.crash.pipeline import CentredReward
 from benchmarks.crash.rows import CONSUMER, GROUP_SIZE, RUN, TASKS, group_rows, is_failed
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError
-from rft_data.core.rows import Experience, Lease, Played
+from rft_data.core.groups import Lease, Played
+from rft_data.core.rows import Experience
 from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.sampler import History, make_sampler

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from rft_data.core.protocols import Completion, Sampling
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.rows import Task, WeightRef
 
 SAID = "17"

@@ -27,7 +27,8 @@ from explorers.engines.vllm_options import engine_arguments
 from explorers.role import ExplorerRole, explorer_role
 from rft_data.buffer import Buffer
 from rft_data.core.files import write_manifest
-from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
+from rft_data.core.groups import Assignment, Played, Ticket
+from rft_data.core.rows import Task, WeightRef
 from rft_data.core.words import GroupOutcome
 
 GROUP = 8

@@ -17,7 +17,8 @@ import pyarrow as pa
 from benchmarks.explorer.scripted import ScriptedEngine
 from explorers.role import ExplorerRole, explorer_role
 from rft_data.buffer import Buffer
-from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
+from rft_data.core.groups import Assignment, Played, Ticket
+from rft_data.core.rows import Task, WeightRef
 from trainers.models.tiny_model import build_tiny_tokenizer
 
 _HERE = "benchmarks.explorer.scripted"

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Bar
-from rft_data.core.rows import GroupResult, Task, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import Task, TaskKey
 from rft_data.tasks.selectors import make_selector
 
 DRAWN = 256

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.selectors.world import Floats, Ints, Policy
+from rft_data.core.groups import GroupResult, Ticket
 from rft_data.core.protocols import Selector
-from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.tasks.selectors.calibration import Calibration
 
 MAX_EXPLORED = 4.0

@@ -29,8 +29,9 @@ from explorers.role import ExplorerRole
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.files import flush, write_manifest
-from rft_data.core.protocols import Group, RoleSpec
-from rft_data.core.rows import FileFacts, Lease, StepReport, Task, Ticket, WeightRef, experience_id_of
+from rft_data.core.groups import Group, Lease, Ticket
+from rft_data.core.roles import RoleSpec
+from rft_data.core.rows import FileFacts, StepReport, Task, WeightRef, experience_id_of
 from rft_data.core.words import GroupOutcome, HubRole, MetricRole
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher

@@ -8,8 +8,9 @@ from typing import Any
 
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.single_turn import SingleTurn
-from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.engine import Engine
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import RolloutContext
 
 _SPREAD = 1.0
 """Standard deviation of the logarithm of a lognormal wait."""

@@ -98,8 +98,8 @@ def ours(case: Case, steps: int, folder: Path) -> Turn:
     """`GrpoTrainer.step`, from leased rows to changed weights."""
     import torch
 
+    from rft_data.core.groups import Lease
     from rft_data.core.protocols import LeasedBatch
-    from rft_data.core.rows import Lease
     from trainers.policy.grpo import GrpoTrainer
     from trainers.policy.plan import GrpoPlan, Limits
 

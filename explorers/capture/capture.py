@@ -17,8 +17,8 @@ from explorers.capture.limits import CaptureLimits
 from explorers.capture.trajectory import Trajectory
 from explorers.conversations.template import ChatTemplate
 from explorers.workflows.single_turn import tokenizer_hash
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import BusyError
-from rft_data.core.protocols import Sampling
 from rft_data.core.words import TemplatePolicy
 
 

@@ -19,10 +19,11 @@ from explorers.conversations.rollout_app import MODEL, OVER
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
 from explorers.meter import MeteredEngine
+from rft_data.core.engine import Engine, Sampling
 from rft_data.core.errors import ContextOverflow, RecipeError, RowError
-from rft_data.core.protocols import Engine, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+from rft_data.core.workflow import RolloutContext
 
 _OVERLONG = ("maximum context length", "max_tokens must be at least 1, got 0")
 """How vLLM says that the context is full, by more than it has or just so; the gate takes no 0 of a client."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from explorers.capture.nested import ANY as _ANY
 from explorers.capture.nested import inner_fields
 from explorers.capture.refused import Refused
-from rft_data.core.protocols import Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.text import shown
 
 _OFF: tuple[object, ...] = (0, 0.0, False, "", [], {})

@@ -18,9 +18,9 @@ from explorers.rewards.unscored import reason_text
 from rft_data.buffer.appended import Appended
 from rft_data.core.errors import RowError
 from rft_data.core.filters import Compare, Filter
-from rft_data.core.protocols import RolloutContext, Unscored
 from rft_data.core.rows import Experience, Feedback, Task
 from rft_data.core.words import FeedbackKey, GroupOutcome, RolloutEnd, RowSource, UnscoredCause
+from rft_data.core.workflow import RolloutContext, Unscored
 
 EXPLORER = "serve"
 """`explorer_id` of the rows."""

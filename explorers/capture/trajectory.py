@@ -15,10 +15,11 @@ from explorers.conversations.rows import branch_rows, constant_columns, experien
 from explorers.conversations.template import ChatTemplate
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.canonical import canonical_json
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Message, Task, VersionSpan
 from rft_data.core.words import Drift, FinishReason, RolloutEnd, TemplatePolicy
+from rft_data.core.workflow import RolloutContext
 
 ABORTED, CONSTRAINED = "aborted_turns", "constrained_turns"
 """Keys of a row's metadata: turns that a client gave up (they are not trained), and turns that were sampled

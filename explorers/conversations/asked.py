@@ -13,7 +13,7 @@ from typing import TypedDict
 from explorers.capture.elements import MOST_ITEMS
 from explorers.capture.fields import NEUTRAL, check_value
 from explorers.capture.refused import Refused
-from rft_data.core.protocols import Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.text import shown
 
 CLIENTS_OWN = ("timeout", "extra_headers")

@@ -12,9 +12,9 @@ from explorers.conversations.recording import RecordingModel
 from explorers.conversations.replies import Reply, ToolCall
 from explorers.conversations.turns import Turn
 from rft_data.core.canonical import canonical_json
+from rft_data.core.engine import ChatCompletion, ChatEngine, Engine, Sampling
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.images import shows_images
-from rft_data.core.protocols import ChatCompletion, ChatEngine, Engine, Sampling
 from rft_data.core.rows import Experience, Message
 from rft_data.core.words import ENDPOINT, Drift
 

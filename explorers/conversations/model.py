@@ -16,9 +16,9 @@ from explorers.conversations.template import ChatTemplate
 from explorers.conversations.turns import Turn
 from explorers.engines.images import shown
 from explorers.engines.proof import check_room
+from rft_data.core.engine import Engine, Sampling
 from rft_data.core.errors import ContextOverflow, RowError
 from rft_data.core.images import image_ids
-from rft_data.core.protocols import Engine, Sampling
 from rft_data.core.rows import Message
 from rft_data.core.words import Drift, FinishReason, TemplatePolicy
 

@@ -21,10 +21,10 @@ from explorers.conversations.asked import CLIENTS_OWN
 from explorers.conversations.openai_client import RolloutClient
 from explorers.conversations.rollout_app import MODEL, OVER
 from rft_data.core.errors import RftError, RowError
-from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience, Task
 from rft_data.core.text import shown
 from rft_data.core.words import RolloutEnd
+from rft_data.core.workflow import RolloutContext
 
 if TYPE_CHECKING:
     from openai.types import Completion

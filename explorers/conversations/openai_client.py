@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from explorers.conversations.asked import AskedLimits, check_messages, check_prompt, checked_limits
 from explorers.conversations.recording import RecordingModel
 from explorers.conversations.replies import Reply
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
-from rft_data.core.protocols import Sampling
 from rft_data.core.words import FinishReason, RolloutEnd
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from explorers.conversations.replies import BudgetSpent, Reply
 from explorers.conversations.rows import branch_rows, constant_columns, experience, step_rows
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.canonical import canonical_json
-from rft_data.core.protocols import RolloutContext, Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import Drift
+from rft_data.core.workflow import RolloutContext
 
 
 class RecordingModel(ABC):

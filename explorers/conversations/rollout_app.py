@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from explorers.capture.asgi import Receive, Scope, Send
-from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+from rft_data.core.workflow import RolloutContext
 
 MODEL = "policy"
 """What the model is called."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
 from explorers.conversations.turns import Turn, Turns
+from rft_data.core.engine import Sampling
 from rft_data.core.images import PROCESSOR, image_ids
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Message, Task, VersionSpan, experience_id_of
 from rft_data.core.words import HISTORY_DRIFT, Drift, RowSource
+from rft_data.core.workflow import RolloutContext
 
 
 class RowNames(TypedDict):

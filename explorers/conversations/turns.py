@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from explorers.conversations.replies import Reply
+from rft_data.core.engine import Completion
 from rft_data.core.errors import EngineError
-from rft_data.core.protocols import Completion
 from rft_data.core.rows import Message, VersionSpan
 
 

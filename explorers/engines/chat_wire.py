@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rft_data.core.protocols import ChatCompletion
+from rft_data.core.engine import ChatCompletion
 from rft_data.core.rows import Message
 from rft_data.core.words import NOT_SAMPLED, FinishReason
 

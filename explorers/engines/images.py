@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from rft_data.core.engine import Engine
 from rft_data.core.errors import EngineError
-from rft_data.core.protocols import Engine
 
 Fetch: TypeAlias = Callable[[str], bytes]
 """The bytes of a payload id."""

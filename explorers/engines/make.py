@@ -8,10 +8,10 @@ from typing import Protocol
 
 from explorers.engines.parallel import parallel_sizes
 from explorers.engines.resting import Rest
+from rft_data.core.engine import Engine
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import load, lookup
 from rft_data.core.model_folder import takes_images
-from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
 
 ENGINES: Mapping[str, str] = {

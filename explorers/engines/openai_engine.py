@@ -16,6 +16,7 @@ from explorers.engines.chat_wire import WITHHELD, counted, read_answer, sent_mes
 from explorers.engines.endpoint_options import endpoint_options
 from ops.endpoint.calls import BudgetGone, EndpointDown, EndpointLate, EndpointRefusal, Spending
 from ops.endpoint.key import endpoint_key
+from rft_data.core.engine import ChatCompletion, Completion, Sampling
 from rft_data.core.errors import (
     ContextOverflow,
     EndpointError,
@@ -27,7 +28,6 @@ from rft_data.core.errors import (
 )
 from rft_data.core.lookup import need
 from rft_data.core.masking import hide
-from rft_data.core.protocols import ChatCompletion, Completion, Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.weights.served import ServedModel, served_model
 

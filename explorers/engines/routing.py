@@ -15,8 +15,8 @@ from typing import NotRequired, TypedDict
 from explorers.engines.conversation import Conversation, present
 from explorers.engines.images import Fetch, accepted, images_from
 from explorers.engines.make import LiveEngine, make_engine
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
 _REPIN_ABOVE = 4

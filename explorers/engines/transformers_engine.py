@@ -26,10 +26,10 @@ from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source, Transport
 from explorers.transports.tensor_sources import open_source
 from rft_data.core.absent import absent
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import EngineError, IntegrityError, RecipeError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.model_folder import most_positions
-from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
 from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import EngineError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from explorers.engines.parallel import parallel_sizes, unfit
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.model_folder import takes_images
-from rft_data.core.protocols import Sampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.engines.swap import Segments
+from rft_data.core.engine import Completion
 from rft_data.core.errors import EngineError
-from rft_data.core.protocols import Completion
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams

@@ -11,8 +11,8 @@ from explorers.engines.proof import Proof
 from explorers.engines.vllm_calls import engine_closed
 from explorers.engines.vllm_images import VllmImages
 from explorers.engines.vllm_request import Flight, Flights
+from rft_data.core.engine import Completion
 from rft_data.core.errors import EngineError
-from rft_data.core.protocols import Completion
 
 if TYPE_CHECKING:
     from vllm import RequestOutput

@@ -10,8 +10,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from explorers.rewards.contract import error_cause
-from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 if TYPE_CHECKING:
     import verifiers as vf

@@ -21,9 +21,9 @@ from explorers.sandbox import Program, Sandbox, SandboxLimits
 from explorers.sandbox.languages import find_interpreter
 from explorers.sandbox.probe import choose
 from rft_data.core.errors import RecipeError, SandboxError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import ProgramEnd, UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _VERDICTS: Mapping[ProgramEnd, str] = {
     ProgramEnd.TIMEOUT: "timed_out",

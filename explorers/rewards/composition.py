@@ -15,8 +15,8 @@ from explorers.rewards.contract import Outcome, Score
 from explorers.rewards.unscored import reason_text
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import Unscored
 
 WORLD = "world"
 """Name of the part of the reward that the world itself gives; a workflow adds it, with weight 1."""

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.masking import masked
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _SHOWN = 500
 """Characters of a reward's error or value that a reason quotes."""

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.gpus import gpu_number
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _KIND = "ForSequenceClassification"
 _TOKENS = 8192

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from explorers.rewards.final_answer import final_answer
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _LONGEST = 200
 _SIGNS = re.compile(r"[\d\s+*/()-]+", re.ASCII)

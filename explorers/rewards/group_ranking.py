@@ -14,9 +14,9 @@ from functools import partial
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
 from rft_data.core.canonical import content_id
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Message
 from rft_data.core.trajectory import Trajectory
+from rft_data.core.workflow import Unscored
 
 CRITERION = "How well does the candidate do the task: is it correct, complete and clear?"
 _HEAD = """Several candidates did the same task. Compare them, and score each from 0 (worst) to 1 (best).

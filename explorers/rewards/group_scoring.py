@@ -10,10 +10,10 @@ from explorers.rewards.composition import RewardPart, is_open
 from explorers.rewards.contract import Outcome, Score
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Experience, Task
 from rft_data.core.trajectory import row_trajectory
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 Members = Mapping[int, Sequence[Experience]]
 """The rows of each rollout of a group, by its place."""

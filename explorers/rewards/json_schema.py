@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _NOTHING = object()

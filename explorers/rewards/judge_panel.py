@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 if TYPE_CHECKING:
     from ops.judge.judge_asker import JudgeAsker

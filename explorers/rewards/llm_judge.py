@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 
 class LlmJudge:

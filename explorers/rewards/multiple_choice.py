@@ -6,8 +6,8 @@ import re
 from typing import ClassVar
 
 from explorers.rewards.final_answer import final_answer, last_said
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _WRAPPED = re.compile(r"[\s({\[*]*(?:\\text\s*\{)?[\s(*]*(?P<letter>[A-Za-z])(?![A-Za-z0-9'])")
 """A letter alone, with brackets and bold marks around it: `(C)`, `**C**`, `C. 12`, `\\text{C}`."""

@@ -7,8 +7,8 @@ import re
 from typing import ClassVar
 
 from explorers.rewards.final_answer import final_answer
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d)\.?)(?:[eE][-+]?\d+)?(?![\w])"

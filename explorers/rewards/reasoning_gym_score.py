@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from explorers.rewards.final_answer import final_answer
 from rft_data.core.errors import UnknownComponentError
 from rft_data.core.lookup import need, suggest
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _SOURCE = "source_dataset"
 _NO_ANSWER = (None, "None")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _ANSWER = "{answer}"
 

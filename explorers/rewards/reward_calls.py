@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from explorers.rewards.contract import TASK, Judged, Outcome, RewardKind, Score, Subject, subject_of
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _TASK_FIELDS = tuple(field.name for field in fields(Task))
 _ROLLOUT_FIELDS = tuple(field.name for field in fields(Trajectory) if field.name != "task")

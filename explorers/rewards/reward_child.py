@@ -22,7 +22,7 @@ from explorers.rewards.together import serve_together
 from rft_data.core.children import connected, limit_memory
 from rft_data.core.errors import RftError
 from rft_data.core.masking import hide
-from rft_data.core.protocols import Unscored
+from rft_data.core.workflow import Unscored
 
 Built: TypeAlias = Mapping[str, tuple[Callable[..., Any], RewardKind]]
 """Rewards and how they are called, by name."""

@@ -18,9 +18,9 @@ from explorers.rewards.contract import Judged
 from explorers.rewards.reward_calls import Scored, decode_answer, encode_call, encode_line
 from explorers.rewards.reward_process import RewardProcess, foreign
 from rft_data.core.errors import RftError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _TOGETHER = 256
 """Most calls under way at a time."""

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from explorers.rewards.conversation_scorer import Conversation, ConversationScorer
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _TOGETHER_S = 0.005
 """How long the first conversation of an idle model waits for others."""

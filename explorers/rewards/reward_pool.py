@@ -18,9 +18,9 @@ from explorers.rewards.contract import Judged, RewardKind
 from explorers.rewards.reward_calls import Scored, encode_call
 from explorers.rewards.reward_process import ChildLost, RewardProcess
 from rft_data.core.errors import RftError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _AHEAD = 64
 """Most calls sent to a child at a time."""

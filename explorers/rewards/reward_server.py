@@ -19,10 +19,10 @@ from ops.endpoint.calls import without_key
 from ops.endpoint.key import endpoint_key
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Message, Task
 from rft_data.core.text import shown
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 if TYPE_CHECKING:
     import httpx2

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from explorers.rewards.conversation_scorer import Conversation
 from rft_data.core.errors import BusyError
-from rft_data.core.protocols import Unscored
+from rft_data.core.workflow import Unscored
 
 PATH = "/score"
 _BODY_BYTES = 8 << 20

@@ -10,8 +10,8 @@ from typing import NotRequired, TypedDict
 
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 _HIGH = 10.0
 _TEMPLATE = """You grade an answer by criteria. Grade each criterion on its own.

@@ -12,9 +12,9 @@ import threading
 from typing import ClassVar
 
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 _QUANTITY = re.compile(rf"[$€£]?\s*{_NUMBER}\s*(?:%|[A-Za-z][A-Za-z .]*)?")

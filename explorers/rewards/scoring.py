@@ -19,9 +19,9 @@ from explorers.rewards.reward_lane import RewardLane
 from explorers.rewards.reward_pool import RewardPool
 from explorers.rewards.unscored import asked_again
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.trajectory import Trajectory
+from rft_data.core.workflow import Unscored
 
 _BACKOFF_S = 0.2
 _RECIPE = "explorer.reward"

@@ -12,8 +12,8 @@ from typing import Any
 
 from explorers.rewards.contract import Outcome, RewardKind, arguments, group_size, outcomes, raised
 from explorers.rewards.reward_calls import decode_call, encode_line, encode_outcomes
-from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 _LONGEST = 1 << 30
 """Bytes of a line."""

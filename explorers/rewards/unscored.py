@@ -5,8 +5,8 @@ The text of a failure of the world begins with its cause: `timeout: reward 'x': 
 
 from __future__ import annotations
 
-from rft_data.core.protocols import Unscored
 from rft_data.core.words import WORLD_FAILURES, UnscoredCause
+from rft_data.core.workflow import Unscored
 
 
 def reason_text(what: str, unscored: Unscored) -> str:

@@ -17,10 +17,11 @@ from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.pooled import PooledWorkflow, TurnArguments, in_reset, with_observation
 from explorers.workflows.recorded import Course
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+from rft_data.core.workflow import RolloutContext, Unscored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

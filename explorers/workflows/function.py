@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Unpack
 
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, WorldReward
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import load
-from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import RolloutContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,9 +11,9 @@ from explorers.rewards.composition import RewardColumns
 from explorers.rewards.contract import raised
 from explorers.rewards.group_scoring import Members
 from explorers.workflows.recorded import WorldReward, with_world
-from rft_data.core.protocols import Unscored, Workflow
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored, Workflow
 
 
 class GroupWorld(Protocol):

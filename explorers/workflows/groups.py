@@ -18,10 +18,12 @@ from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
 from explorers.workflows.group_world import group_world, world_scored
 from explorers.workflows.rollouts import Rollouts, described
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RftError
-from rft_data.core.protocols import Group, RolloutContext, Sampling, Unscored
-from rft_data.core.rows import Experience, Task, Ticket
+from rft_data.core.groups import Group, Ticket
+from rft_data.core.rows import Experience, Task
 from rft_data.core.words import ROLLOUT_SECONDS, BurnCause, GroupOutcome, RowSource
+from rft_data.core.workflow import RolloutContext, Unscored
 
 T = TypeVar("T")
 Member = asyncio.Task[list[Experience] | Exception]

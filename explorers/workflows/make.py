@@ -20,10 +20,11 @@ from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.single_turn import SingleTurn
 from explorers.workflows.tools import ToolsWorkflow
 from explorers.workflows.verifiers import VerifiersWorkflow
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import lookup
-from rft_data.core.protocols import Engine, RolloutContext, Workflow
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import RolloutContext, Workflow
 from rft_data.tasks.verifiers_environment import MAKER
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from explorers.conversations.openai_client import RolloutClient
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.recorded import RecordedWorkflow
 from explorers.workflows.server_settings import SMALL, VLLM, server_settings
-from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.engine import Engine
+from rft_data.core.workflow import RolloutContext
 
 if TYPE_CHECKING:
     from explorers.capture.captured_app import CaptureServer

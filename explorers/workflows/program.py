@@ -30,10 +30,11 @@ from explorers.workflows.recorded import (
 )
 from explorers.workflows.rollout_server import Access, RolloutServer, stated_reward
 from explorers.workflows.server_settings import SMALL
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import load, need
-from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import RolloutContext
 
 _SHOWN = 400
 _FOLDER = "rft-program-"

@@ -23,11 +23,12 @@ from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
 from explorers.workflows.single_turn import tokenizer_hash
+from rft_data.core.engine import Engine
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RecipeError, RowError
-from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.trajectory import ENVIRONMENT_STATE, row_trajectory
 from rft_data.core.words import RolloutEnd, TemplatePolicy
+from rft_data.core.workflow import RolloutContext, Unscored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

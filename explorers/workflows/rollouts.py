@@ -13,10 +13,11 @@ from explorers.engines.conversation import conversation
 from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.rewards.contract import error_cause
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RftError, RowError
-from rft_data.core.protocols import Engine, RolloutContext, Workflow
 from rft_data.core.rows import Experience, Task, experience_id_of
 from rft_data.core.words import HISTORY_DRIFT, Drift
+from rft_data.core.workflow import RolloutContext, Workflow
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,12 @@ from explorers.workflows.recorded import ConversationArguments, Course, Recorded
 from explorers.workflows.server_settings import SMALL
 from explorers.workflows.visit import Visit
 from explorers.workflows.visits import Visits
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import TRAJECTORY, RolloutEnd
+from rft_data.core.workflow import RolloutContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,9 +12,10 @@ from explorers.rewards.scoring import Rewards
 from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.visits import Visits
 from rft_data.core.arms import Arm
-from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.engine import Engine
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import ARM
+from rft_data.core.workflow import RolloutContext
 
 
 class ServedArm(ServedWorkflow):

@@ -16,10 +16,11 @@ from explorers.conversations.template import ChatTemplate, no_template, template
 from explorers.engines.images import shown
 from explorers.rewards.scoring import Rewards
 from rft_data.core.canonical import content_id
+from rft_data.core.engine import Completion, Engine
 from rft_data.core.images import PROCESSOR, for_template, image_ids
-from rft_data.core.protocols import Completion, Engine, RolloutContext
 from rft_data.core.rows import Experience, Message, Task, VersionSpan
 from rft_data.core.trajectory import Trajectory, row_trajectory
+from rft_data.core.workflow import RolloutContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,11 +17,12 @@ from explorers.rewards.contract import error_cause
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.pooled import PoolArguments, PooledWorkflow, in_reset, with_observation
 from explorers.workflows.recorded import Course, WorldReward
+from rft_data.core.engine import Engine
 from rft_data.core.errors import RowError
 from rft_data.core.lookup import load
-from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import RolloutEnd
+from rft_data.core.workflow import RolloutContext, Unscored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

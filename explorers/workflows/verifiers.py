@@ -14,10 +14,11 @@ from explorers.conversations.openai_client import RolloutClient
 from explorers.environments.verifiers_rubric import WatchedRubric, environments
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, WorldReward
+from rft_data.core.engine import Engine, Sampling
 from rft_data.core.errors import RecipeError, RowError
-from rft_data.core.protocols import Engine, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+from rft_data.core.workflow import RolloutContext
 from rft_data.tasks.verifiers_environment import verifiers_environment
 
 if TYPE_CHECKING:

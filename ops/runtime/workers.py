@@ -24,7 +24,7 @@ from ops.runtime.native import local_stage
 from ops.runtime.specs import Spec, operator_class
 from ops.runtime.stage import BatchError, Outcome, Stage, all_failed, apply, merge
 from rft_data.core.errors import OperatorError, RftError, RoleDiedError, StalledError
-from rft_data.core.protocols import Placement, Role, RoleSpec
+from rft_data.core.roles import Placement, Role, RoleSpec
 
 log = logging.getLogger(__name__)
 

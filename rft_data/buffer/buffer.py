@@ -29,8 +29,9 @@ from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import IntegrityError, RftError, RowError
 from rft_data.core.filters import Filter
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, now
+from rft_data.core.rows import Experience, Feedback, PreferencePair, Task, TaskKey, now
 from rft_data.core.schema import EXPERIENCES, TABLES
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rft_data.core.arms import Arm
-from rft_data.core.rows import Assignment, GroupResult, WeightRef
+from rft_data.core.groups import Assignment, GroupResult
+from rft_data.core.rows import WeightRef
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.member import Member
 from rft_data.weights.versions import VersionRegistry

@@ -20,8 +20,9 @@ from rft_data.core.effective_reward import effective_rewards
 from rft_data.core.errors import ConflictError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import And, Compare
+from rft_data.core.groups import GroupResult, Played, Ticket
 from rft_data.core.protocols import Pipeline
-from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.core.words import GroupOutcome, RowSource, Verdict
 from rft_data.exchange.pairs import store_pairs
 from rft_data.sampler.awaiting import Awaiting

@@ -10,8 +10,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rft_data.core.groups import Assignment, Ticket
 from rft_data.core.protocols import Selector
-from rft_data.core.rows import Assignment, Task, TaskKey, Ticket
+from rft_data.core.rows import Task, TaskKey
 
 log = logging.getLogger(__name__)
 

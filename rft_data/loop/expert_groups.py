@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare
-from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
+from rft_data.core.groups import GroupResult, Played, Ticket
+from rft_data.core.rows import TaskKey, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import GroupOutcome, RowSource, Verdict
 from rft_data.exchange.standing import excluded

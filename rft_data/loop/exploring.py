@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rft_data.core.failpoints import failpoint
+from rft_data.core.groups import Assignment, GroupResult, Played
 from rft_data.core.protocols import Sampler
-from rft_data.core.rows import Assignment, GroupResult, Played
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from rft_data.core.errors import RftError
-from rft_data.core.protocols import ElasticPlacement, Role, RoleSpec
+from rft_data.core.roles import ElasticPlacement, Role, RoleSpec
 from rft_data.loop.member import Member
 
 log = logging.getLogger(__name__)

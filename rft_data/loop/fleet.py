@@ -15,8 +15,9 @@ from typing import Any
 from rft_data.core.arms import Arm
 from rft_data.core.errors import EngineError, ParityError, RoleDiedError, StalledError
 from rft_data.core.files import folder_bytes
-from rft_data.core.protocols import Role, WeightSender
-from rft_data.core.rows import Assignment, Played, WeightRef
+from rft_data.core.groups import Assignment, Played
+from rft_data.core.roles import Role, WeightSender
+from rft_data.core.rows import WeightRef
 from rft_data.loop.arms import Arms
 from rft_data.loop.extras import Extras
 from rft_data.loop.member import Loading, Member

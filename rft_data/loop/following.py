@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.closing import stored_groups
 from rft_data.loop.exploring import Exploring

@@ -6,8 +6,9 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from rft_data.core.protocols import Role
-from rft_data.core.rows import Assignment, Played, WeightRef
+from rft_data.core.groups import Assignment, Played
+from rft_data.core.roles import Role
+from rft_data.core.rows import WeightRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from rft_data.buffer import Buffer
 from rft_data.core.errors import StalledError, Stopped, TrainingError
 from rft_data.core.files import MANIFEST_FILE
-from rft_data.core.rows import FileFacts, Lease, StepReport
+from rft_data.core.groups import Lease
+from rft_data.core.rows import FileFacts, StepReport
 from rft_data.core.words import ADMITTED, GroupState
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.repeating import Loop

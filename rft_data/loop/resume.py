@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher

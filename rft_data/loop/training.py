@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from rft_data.core.errors import RoleDiedError, TrainerDiedError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.protocols import Role
-from rft_data.core.rows import FileFacts, Lease, StepReport, WeightRef
+from rft_data.core.groups import Lease
+from rft_data.core.roles import Role
+from rft_data.core.rows import FileFacts, StepReport, WeightRef
 from rft_data.weights.versions import VersionRegistry
 
 

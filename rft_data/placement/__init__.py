@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rft_data.core.lookup import lookup
-from rft_data.core.protocols import BufferClient, Placement
+from rft_data.core.protocols import BufferClient
+from rft_data.core.roles import Placement
 from rft_data.placement.calls import Patience
 from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.inline import InlinePlacement

@@ -21,7 +21,7 @@ from pydantic_core import from_json, to_json
 
 from rft_data.core.errors import RftError, StalledError
 from rft_data.core.masking import hidden_values
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.hub.access import HubAccess, narrowed
 from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 

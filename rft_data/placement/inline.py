@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
-from rft_data.core.protocols import BufferClient, RoleSpec
+from rft_data.core.protocols import BufferClient
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.calls import CLOSE, plain_arguments
 from rft_data.placement.host import broken, make, public_method
 

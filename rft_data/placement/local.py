@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 
 from rft_data.core.errors import RecipeError, RftError, RoleDiedError
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Awaited, Patience, RoleSetup, encode_call
 from rft_data.placement.devices import Devices

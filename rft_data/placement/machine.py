@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 
 ROLE_BYTES = 1 << 30
 """About the memory of a role with torch or vLLM and a small model (measured: 0.9 GB)."""

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from types import ModuleType
 
 from rft_data.core.errors import BusyError, RftError
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Patience, RoleSetup
 from rft_data.placement.hub.access import HubAccess

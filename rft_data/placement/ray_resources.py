@@ -15,7 +15,7 @@ from typing import Any
 
 from rft_data.core.errors import RecipeError, StalledError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.calls import Patience
 from rft_data.placement.cluster import beside, lacking, never_fits, role_places, role_resources
 from rft_data.placement.ray_handles import PlacementGroup, ray_module

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rft_data.core.protocols import Pipeline, RoleSpec
+from rft_data.core.protocols import Pipeline
+from rft_data.core.roles import RoleSpec
 from rft_data.core.words import RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher

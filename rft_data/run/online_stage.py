@@ -10,8 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from rft_data.core.errors import RftError
-from rft_data.core.protocols import Role
-from rft_data.core.rows import Lease, StepReport
+from rft_data.core.groups import Lease
+from rft_data.core.roles import Role
+from rft_data.core.rows import StepReport
 from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import experts_run_id, open_expert_groups
 from rft_data.loop.exploring import Exploring

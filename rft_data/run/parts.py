@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rft_data.core.protocols import Pipeline, Placement, RoleSpec
+from rft_data.core.protocols import Pipeline
+from rft_data.core.roles import Placement, RoleSpec
 from rft_data.core.rows import Task
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher

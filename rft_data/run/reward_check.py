@@ -12,10 +12,10 @@ from explorers.rewards.contract import Subject, broke_contract
 from explorers.rewards.registry import REWARDS
 from explorers.rewards.scoring import Rewards, bare_trajectory, make_rewards
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.text import shown
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from rft_data.recipe.rewards import RewardComponent
 from rft_data.recipe.sections import ExplorerSection
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rft_data.core.protocols import RoleSpec, Sampling
+from rft_data.core.engine import Sampling
+from rft_data.core.roles import RoleSpec
 from rft_data.core.words import HubRole
 from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.modes import ExplorerRecipe, TrainingRecipe

@@ -18,7 +18,7 @@ from typing import Any, Self
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
 from rft_data.core.lookup import OWN_CODE, need
-from rft_data.core.protocols import ElasticPlacement, Placement, Role, RoleSpec
+from rft_data.core.roles import ElasticPlacement, Placement, Role, RoleSpec
 from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
 from rft_data.placement.hub.access import HubAccess

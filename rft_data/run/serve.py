@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError, Stopped
 from rft_data.core.files import write_text
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Sampling
 from rft_data.core.words import TemplatePolicy
 from rft_data.weights.versions import VersionRegistry
 

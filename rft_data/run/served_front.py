@@ -16,7 +16,7 @@ from explorers.capture.listening import LOOPBACK, listening
 from explorers.workflows.front import Front
 from rft_data.core.arms import Arm
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.loop.arms import Arms
 from rft_data.placement.background import Background
 from rft_data.recipe.online import OnlineRecipe

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from rft_data.core.lookup import load
-from rft_data.core.protocols import RoleSpec, WeightSender
+from rft_data.core.roles import RoleSpec, WeightSender
 from rft_data.core.rows import WeightRef
 from rft_data.recipe.running import PlacementSection
 from rft_data.recipe.sections import EngineSection

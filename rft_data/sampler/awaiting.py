@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult, Played, now
+from rft_data.core.groups import GroupResult, Played
+from rft_data.core.rows import now
 from rft_data.core.words import FeedbackKey, GroupOutcome
 from rft_data.exchange.feedback import Folded, How, feedback_about, fold
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from rft_data.buffer import Buffer
 from rft_data.core.errors import IntegrityError
 from rft_data.core.filters import And, Compare, Filter, In
-from rft_data.core.rows import Lease
+from rft_data.core.groups import Lease
 from rft_data.core.stored_rows import AnnotationRow, ExperienceRow, GroupRow
 from rft_data.core.words import ADMITTED, GroupOutcome, GroupState, RowSource, Verdict
 from rft_data.sampler.awaiting import REWARD_COLUMNS, missing_rewards

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from rft_data.core.facts import lag_histograms
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 from rft_data.core.words import BurnCause
 from rft_data.sampler.policy import Candidate
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rft_data.core.errors import ConflictError
-from rft_data.core.rows import GroupResult, Lease, Ticket
+from rft_data.core.groups import GroupResult, Lease, Ticket
 from rft_data.core.words import ADMITTED, GroupState
 from rft_data.sampler.gauges import Gauges
 from rft_data.sampler.group_states import arrival_state

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 from rft_data.core.words import ADMITTED, GroupOutcome, GroupState
 
 _OUTSTANDING = (GroupState.OPEN, GroupState.READY, GroupState.LEASED)

@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from rft_data.core.rows import GroupResult, Lease
+from rft_data.core.groups import GroupResult, Lease
 from rft_data.core.words import GroupState
 from rft_data.sampler.group_states import GroupStates
 from rft_data.sampler.policy import Candidate, Policy

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rft_data.core.rows import GroupResult, Lease
+from rft_data.core.groups import GroupResult, Lease
 
 
 class LeaseLedger(Protocol):

@@ -17,7 +17,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError, FencedError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.rows import GroupResult, Lease
+from rft_data.core.groups import GroupResult, Lease
 from rft_data.core.stored_rows import LeaseEventRow
 from rft_data.core.words import LeaseEvent
 

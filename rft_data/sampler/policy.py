@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rft_data.core.rows import GroupResult
+from rft_data.core.groups import GroupResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ import pyarrow as pa
 from rft_data.core.codec import to_tasks
 from rft_data.core.errors import ResumeError
 from rft_data.core.filters import In
-from rft_data.core.rows import GroupResult, Task, TaskKey
+from rft_data.core.groups import GroupResult
+from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import Split
 from rft_data.tasks.record import played, tally
 from rft_data.tasks.selectors.interfaces import OpenSelector

@@ -22,7 +22,8 @@ from benchmarks.selectors.savings import best, calibration, ratio, share_of_savi
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, World, make_pool
 from rft_data.core.errors import IntegrityError, RftError
-from rft_data.core.rows import GroupResult, TaskKey
+from rft_data.core.groups import GroupResult
+from rft_data.core.rows import TaskKey
 from rft_data.recipe import load_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.tasks.selectors import Shuffle

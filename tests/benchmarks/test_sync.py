@@ -12,7 +12,8 @@ from benchmarks.sync.scripted import GROUPS, MEMBERS, conduct
 from benchmarks.sync.slow import rollout_latency_s
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
-from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
 

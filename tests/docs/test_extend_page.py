@@ -17,11 +17,13 @@ from explorers.workflows.make import make_workflow
 from ops.runtime.hygiene import registry
 from ops.runtime.specs import Spec
 from rft_data.buffer import Buffer
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError
+from rft_data.core.groups import GroupResult, Ticket
 from rft_data.core.lookup import load
-from rft_data.core.protocols import RolloutContext, Sampling
-from rft_data.core.rows import GroupResult, Task, TaskKey, Ticket
+from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import GroupOutcome
+from rft_data.core.workflow import RolloutContext
 from rft_data.recipe.copying import copy_recipe
 from rft_data.recipe.load import load_run_recipe
 from rft_data.run.start import run_recipe

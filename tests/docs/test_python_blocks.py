@@ -14,7 +14,8 @@ import pytest
 from explorers.sandbox.probe import probe
 from rft_data.buffer import Buffer
 from rft_data.core.errors import Stopped
-from rft_data.core.rows import Assignment, GroupResult, TaskKey, Ticket, WeightRef
+from rft_data.core.groups import Assignment, GroupResult, Ticket
+from rft_data.core.rows import TaskKey, WeightRef
 from rft_data.core.words import SandboxKind
 from rft_data.placement.hub import HubClient, HubServer
 from tests.docs.blocks import run_block

@@ -15,10 +15,11 @@ from ruamel.yaml import YAML
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow
+from rft_data.core.engine import Sampling
 from rft_data.core.lookup import load
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import RolloutContext
 from tests.docs.blocks import python_block, python_blocks, run_block
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import QWEN25

@@ -16,8 +16,8 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from rft_data.core.engine import Engine
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import Probe
 from tests.explorers.conversations.conftest import trained_tokenizer

@@ -24,8 +24,9 @@ from rft_data.core.errors import (
     UnknownComponentError,
 )
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import RoleSpec
-from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
+from rft_data.core.groups import Assignment, Played, Ticket
+from rft_data.core.roles import RoleSpec
+from rft_data.core.rows import Task, WeightRef
 from rft_data.core.words import ROLLOUT_SECONDS, HubRole
 from rft_data.placement.hub import HubServer
 from rft_data.placement.hub.access import HubAccess

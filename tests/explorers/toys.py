@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from explorers.ledger import note_unfinished
+from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import EngineError, ParityError
-from rft_data.core.protocols import Completion, Engine, RolloutContext, Sampling, Unscored
 from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
+from rft_data.core.workflow import RolloutContext, Unscored
 
 
 class ScriptedEngine:

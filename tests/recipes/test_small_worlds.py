@@ -13,9 +13,10 @@ from explorers.rewards.countdown import Countdown
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow
 from recipes import countdown, guessing, small_programs
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RowError
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.jsonl import jsonl_tasks

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Lease
 from rft_data.core.schema import EXPERIENCES
 from trainers.models.tiny_model import build_tiny_model
 

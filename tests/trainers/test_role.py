@@ -16,7 +16,8 @@ from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
 from rft_data.core.errors import IntegrityError, RecipeError, TrainingError
 from rft_data.core.files import read_manifest
-from rft_data.core.rows import Experience, Lease, TaskKey, experience_id_of, now
+from rft_data.core.groups import Lease
+from rft_data.core.rows import Experience, TaskKey, experience_id_of, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.weights.probe import Probe
 from trainers.role import TrainerRole, grpo_role

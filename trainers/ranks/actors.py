@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rft_data.core.errors import RoleDiedError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.core.words import HubRole
 from rft_data.placement.cluster import beside
 from rft_data.placement.hub.access import HubAccess

@@ -17,9 +17,10 @@ from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import ConflictError, RecipeError, RowError, UnknownComponentError
 from rft_data.core.filters import In, parse_filter
+from rft_data.core.groups import Lease
 from rft_data.core.lookup import suggest
 from rft_data.core.named_tables import known_columns, table_schema
-from rft_data.core.rows import Feedback, Lease
+from rft_data.core.rows import Feedback
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.file_parts import PART

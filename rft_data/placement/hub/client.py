@@ -18,8 +18,9 @@ from rft_data.buffer.validation import Refused, conform, encode
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import StalledError
 from rft_data.core.filters import Filter, to_json
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Experience, Feedback, Lease, Task
+from rft_data.core.rows import Experience, Feedback, Task
 from rft_data.core.schema import EXPERIENCES, TASKS
 from rft_data.placement.hub.connection import Connection, Locate
 from rft_data.placement.hub.remote_ledger import RemoteLedger

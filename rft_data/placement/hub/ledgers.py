@@ -12,7 +12,7 @@ from collections.abc import Callable
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError
-from rft_data.core.rows import GroupResult, Lease
+from rft_data.core.groups import GroupResult, Lease
 from rft_data.placement.hub.wire import LedgerKey
 from rft_data.sampler.ledger import Ledger
 

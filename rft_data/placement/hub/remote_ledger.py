@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rft_data.core.rows import GroupResult, Lease
+from rft_data.core.groups import GroupResult, Lease
 from rft_data.placement.hub.connection import Connection
 from rft_data.placement.hub.wire import LedgerKey
 

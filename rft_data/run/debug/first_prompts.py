@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Never, cast
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import close_workflow, make_workflow, needs_texts
 from explorers.workflows.pooled import PooledWorkflow
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import ContextOverflow, RecipeError
-from rft_data.core.protocols import RolloutContext, Sampling, Workflow
 from rft_data.core.rows import Message, Task
 from rft_data.core.words import RowSource
+from rft_data.core.workflow import RolloutContext, Workflow
 from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.recipe.workflow_args import PlayedWorkflow
 from rft_data.run.debug.chosen import Prompt, seen

@@ -17,8 +17,9 @@ import pyarrow as pa
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, MissingFileError, RecipeError
 from rft_data.core.filters import Compare
+from rft_data.core.groups import Played, Ticket
 from rft_data.core.protocols import Pipeline
-from rft_data.core.rows import Played, TaskKey, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import GroupOutcome, Verdict
 from rft_data.loop.closing import group_results, group_row

@@ -15,7 +15,8 @@ from dataclasses import asdict
 import pyarrow as pa
 
 from rft_data.core.facts import ROLLOUT_REWARD, Window, ess_by_age, operator_facts, window_facts
-from rft_data.core.rows import Lease, StepReport
+from rft_data.core.groups import Lease
+from rft_data.core.rows import StepReport
 from rft_data.core.words import GroupOutcome, MetricRole
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.online import OnlineLoop

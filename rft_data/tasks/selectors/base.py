@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rft_data.core.errors import ResumeError, StalledError
-from rft_data.core.rows import GroupResult, Task, TaskKey
+from rft_data.core.groups import GroupResult
+from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import GroupOutcome
 from rft_data.tasks.selectors.calibration import Calibration
 from rft_data.tasks.selectors.columns import Columns, Kinds

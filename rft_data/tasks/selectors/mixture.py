@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rft_data.core.errors import RecipeError, StalledError
-from rft_data.core.rows import GroupResult, Task, TaskKey
+from rft_data.core.groups import GroupResult
+from rft_data.core.rows import Task, TaskKey
 from rft_data.tasks.selectors.arguments import component, count, positive
 from rft_data.tasks.selectors.base import check_saved_selector
 from rft_data.tasks.selectors.interfaces import NoTasksError, OpenSelector, SelectorMaker

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rft_data.core.rows import GroupResult, TaskKey
+from rft_data.core.groups import GroupResult
+from rft_data.core.rows import TaskKey
 
 
 class Nothing:

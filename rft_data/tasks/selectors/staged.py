@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rft_data.core.errors import ResumeError
-from rft_data.core.rows import GroupResult, Task, TaskKey
+from rft_data.core.groups import GroupResult
+from rft_data.core.rows import Task, TaskKey
 from rft_data.tasks.selectors.arguments import component, count, share
 from rft_data.tasks.selectors.base import scored
 from rft_data.tasks.selectors.interfaces import NoTasksError, SelectorMaker

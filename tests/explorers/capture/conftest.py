@@ -29,10 +29,11 @@ from explorers.conversations.messages import one_form
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
 from rft_data.buffer import Buffer
+from rft_data.core.engine import Sampling
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, WeightRef
 from rft_data.core.words import RowSource, TemplatePolicy
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import FAMILIES
 from trainers.models.tiny_model import build_tiny_model

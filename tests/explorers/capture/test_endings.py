@@ -19,8 +19,8 @@ from explorers.capture.service import Service
 from explorers.capture.store import Given, TrajectoryStore
 from explorers.conversations.template import ChatTemplate
 from rft_data.buffer import Buffer
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import DiskFullError, RowError
-from rft_data.core.protocols import Sampling
 from rft_data.core.rows import Task
 from rft_data.core.words import RolloutEnd
 from rft_data.exchange.feedback import feedback_about

@@ -17,7 +17,7 @@ from explorers.capture.fields import check_fields, grammar_field
 from explorers.capture.limits import CaptureLimits
 from explorers.capture.refused import Refused
 from explorers.conversations.template import ChatTemplate
-from rft_data.core.protocols import Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.text import shown
 from tests.explorers.conversations.families import FAMILIES
 

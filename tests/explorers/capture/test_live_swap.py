@@ -23,8 +23,8 @@ from explorers.capture.listening import listening
 from explorers.capture.openai_app import openai_app
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.core.words import Drift, TemplatePolicy
 from tests.explorers.capture.chains import CALL, ROOM, chain_model, published, thinking_tokenizer

@@ -22,10 +22,11 @@ from explorers.meter import Meter, metered
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow, needs_texts
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError, RowError
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RowSource
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.capture.conftest import ROOM, SAMPLING, TOKEN, Served
 from tests.ports import free_port
 

@@ -11,8 +11,9 @@ from transformers import Qwen2Tokenizer
 
 from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
-from rft_data.core.protocols import Completion, RolloutContext, Sampling
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.rows import Task
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conversations.families import FAMILIES, SPECIAL
 from trainers.models.tiny_model import train_tokenizer
 

@@ -16,8 +16,8 @@ from explorers.capture.refused import Refused
 from explorers.conversations.asked import check_messages, check_prompt, checked_limits
 from explorers.conversations.model_app import ModelApp
 from explorers.conversations.openai_client import RolloutClient
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import ContextOverflow
-from rft_data.core.protocols import Sampling
 from tests.explorers.conversations.conftest import CONTEXT, TASK
 
 SAMPLING = Sampling(64, temperature=0.7)

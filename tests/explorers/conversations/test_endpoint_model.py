@@ -19,10 +19,11 @@ from explorers.workflows.make import make_workflow
 from explorers.workflows.rollouts import Rollouts
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError, RowError
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.schema import INCOMING
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.explorers.engines.chat_server import ChatServer, calling, completion, engine_at

@@ -9,7 +9,7 @@ import pytest
 
 from explorers.conversations.endpoint_model import EndpointModel
 from explorers.conversations.replies import BudgetSpent
-from rft_data.core.protocols import Sampling
+from rft_data.core.engine import Sampling
 from tests.explorers.engines.chat_server import ChatServer, completion, engine_at
 from tests.explorers.engines.test_openai_engine import quick_and_direct
 

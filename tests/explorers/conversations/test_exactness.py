@@ -16,9 +16,9 @@ from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.transformers_engine import TransformersEngine
 from explorers.workflows.rollouts import check_rows
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import RowError
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import Experience, WeightRef
 from rft_data.core.words import Drift, TemplatePolicy
 from tests.explorers.conversations.conftest import CONTEXT, TASK

@@ -12,11 +12,12 @@ from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
 from explorers.meter import Meter, metered
 from rft_data.core.canonical import bytes_id
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import EngineError
 from rft_data.core.images import PROCESSOR, image_part
-from rft_data.core.protocols import Completion, RolloutContext, Sampling
 from rft_data.core.rows import Task
 from rft_data.core.words import RowSource
+from rft_data.core.workflow import RolloutContext
 
 FIRST, SECOND = bytes_id(b"first"), bytes_id(b"second")
 TEMPLATE = (

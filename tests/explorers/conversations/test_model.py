@@ -11,7 +11,7 @@ import pytest
 from explorers.conversations.model import Model
 from explorers.conversations.replies import BudgetSpent, ContextOverflow, Reply
 from explorers.conversations.template import ChatTemplate
-from rft_data.core.protocols import Completion, Sampling
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.rows import Experience
 from tests.explorers.conversations.conftest import CONTEXT, TASK, SayingEngine
 

@@ -1,4 +1,4 @@
-"""One suite for every engine: what `rft_data.core.protocols.Engine` promises, against a plain HF forward."""
+"""One suite for every engine: what `rft_data.core.engine.Engine` promises, against a plain HF forward."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from transformers import AutoConfig
 
 from explorers.engines import transformers_engine
 from explorers.meter import Meter, MeteredEngine
+from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import (
     EngineError,
     IntegrityError,
@@ -27,7 +28,6 @@ from rft_data.core.errors import (
 )
 from rft_data.core.files import write_manifest
 from rft_data.core.model_folder import longest_sequence
-from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.recipe.names import ENGINE_OPTIONS
 from rft_data.weights.probe import PROBE_FILE

@@ -16,6 +16,7 @@ from explorers.engines import openai_engine
 from explorers.engines.endpoint_options import endpoint_options
 from explorers.engines.openai_engine import OpenaiEngine
 from ops.endpoint.pace import Pace
+from rft_data.core.engine import ChatCompletion, Sampling
 from rft_data.core.errors import (
     ContextOverflow,
     EndpointError,
@@ -26,7 +27,6 @@ from rft_data.core.errors import (
     RowError,
 )
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import ChatCompletion, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.engines.chat_server import ChatServer, completion, engine_at, version_of
 from tests.ops.judge_server import CUT, Answer, status

@@ -22,9 +22,10 @@ import pytest
 from explorers.conversations.endpoint_model import EndpointModel
 from explorers.engines.openai_engine import OpenaiEngine
 from ops.runtime.pipeline import OperatorPipeline
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import ContextOverflow, EndpointError, RowError
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Task
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.engines.chat_server import version_of
 from tests.ops.real_rollouts import gsm8k_rollouts, stored
 from tests.ports import free_port

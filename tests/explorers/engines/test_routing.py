@@ -15,10 +15,11 @@ from explorers.engines.routing import RoutedEngine
 from explorers.limits import Limits
 from explorers.meter import Meter, MeteredEngine
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import EngineError, ParityError, RecipeError
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.core.words import RowSource
+from rft_data.core.workflow import RolloutContext
 from rft_data.recipe import sections
 from tests.explorers.toys import ScriptedEngine, task
 from tests.waiting import came, turns

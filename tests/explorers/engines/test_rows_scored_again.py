@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerFast
 
 from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
-from rft_data.core.protocols import RolloutContext, Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import TemplatePolicy
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conftest import END, ONE_MODEL, VOCABULARY
 
 TEMPLATE = (

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from explorers.engines.stopping import StopTexts
+from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.conftest import _engine_class
 from trainers.models.tiny_model import build_tiny_model

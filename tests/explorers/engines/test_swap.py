@@ -15,8 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from explorers.engines.swap import Segments
+from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import EngineError, IntegrityError, ParityError, RecipeError
-from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.conftest import ONE_MODEL
 from tests.explorers.engines.held import advance, hold, let_go

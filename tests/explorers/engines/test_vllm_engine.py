@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import EngineError, RecipeError
-from rft_data.core.protocols import Sampling
 from tests.waiting import came
 
 pytestmark = pytest.mark.slow

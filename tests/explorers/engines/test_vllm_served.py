@@ -18,8 +18,8 @@ import pytest
 
 from explorers.engines.make import make_engine
 from explorers.engines.parallel import Parallel, parallel_sizes, unfit_shape
+from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import EngineError, ParityError, RecipeError
-from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.conftest import SERVED_HERE, Published
 from tests.explorers.engines.held import hold

@@ -16,8 +16,8 @@ from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.workflows.make import make_workflow
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Completion, Sampling
 from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.environments.openenv_counter import Add, Counter, CounterClient, Untyped, served
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK, play, rows_of

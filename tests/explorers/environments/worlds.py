@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from rft_data.core.protocols import Unscored
+from rft_data.core.workflow import Unscored
 
 
 class Desk:

@@ -17,9 +17,9 @@ from explorers.rewards.code_tests import CodeTests
 from explorers.rewards.scoring import make_rewards
 from explorers.rewards.unit_tests import code_in, same_output
 from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from tests.processes import children_of, runs
 from tests.waiting import wait_for
 

@@ -16,10 +16,10 @@ from explorers.rewards.contract import Score
 from explorers.rewards.group_scoring import score_group, without_group
 from explorers.rewards.scoring import Rewards, make_rewards
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Experience, Task
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from tests.explorers.rewards.toy_rewards import by_rank, length
 
 TASK = Task("t", ({"role": "user", "content": "?"},))

@@ -16,10 +16,10 @@ from explorers.rewards.judge_panel import agreement
 from explorers.rewards.registry import built_in_kind, make_reward
 from explorers.rewards.scoring import make_rewards
 from rft_data.core.errors import OperatorError, RecipeError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from tests.ops.judge_server import Answer, JudgeServer, said, status
 
 TASK = Task("t", ({"role": "user", "content": "Say a number"},), answer="7")

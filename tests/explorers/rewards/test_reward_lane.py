@@ -11,9 +11,9 @@ import pytest
 from explorers.limits import Limits
 from explorers.rewards.scoring import Rewards, make_rewards
 from rft_data.core.errors import RecipeError, RftError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from tests.processes import runs
 from tests.waiting import came, wait_for
 

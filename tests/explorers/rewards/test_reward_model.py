@@ -14,9 +14,9 @@ from explorers.rewards.conversation_scorer import ConversationScorer
 from explorers.rewards.registry import built_in_kind, make_reward
 from explorers.rewards.reward_model import RewardModel
 from rft_data.core.errors import MissingFileError, RecipeError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import load_tokenizer
 from trainers.offline.answers import AnswerPair, rendered_answer

@@ -17,9 +17,9 @@ import pytest
 from explorers.rewards.reward_calls import Scored
 from explorers.rewards.reward_pool import RewardPool
 from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from tests.processes import children_of, runs
 
 ACT = "tests.explorers.toys:Act"

@@ -13,9 +13,9 @@ import pytest
 
 from explorers.rewards.registry import built_in_kind, make_reward
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 
 TASK = Task("t", ({"role": "user", "content": "?"},))
 

@@ -24,9 +24,9 @@ from explorers.rewards.conversation_scorer import Conversation, ConversationScor
 from explorers.rewards.registry import make_reward
 from explorers.rewards.reward_service import RewardService
 from rft_data.core.errors import BusyError, Stopped
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import load_tokenizer
 from trainers.offline.reward_model import load_scorer

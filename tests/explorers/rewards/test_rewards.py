@@ -8,9 +8,9 @@ from explorers.rewards.contract import judge, reward_kind
 from explorers.rewards.registry import REWARDS, is_trusted, make_reward
 from explorers.rewards.rules import AnswerFormat, ExactAnswer, MathVerify
 from rft_data.core.errors import RecipeError, UnknownComponentError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from tests.gsm8k import FULL, solutions
 
 

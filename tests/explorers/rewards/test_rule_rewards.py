@@ -15,8 +15,8 @@ from explorers.rewards.final_answer import final_answer, last_boxed
 from explorers.rewards.regex import quoted
 from explorers.rewards.registry import make_reward
 from rft_data.core.errors import RecipeError, UnknownComponentError
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.workflow import Unscored
 
 
 def task(answer: str | None = None, **metadata: Any) -> Task:

@@ -25,10 +25,12 @@ from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import GroupPlayer, together
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core import codec, schema
-from rft_data.core.protocols import Engine, Group, RolloutContext, Sampling, Unscored
-from rft_data.core.rows import Experience, Task, Ticket, WeightRef, experience_id_of
+from rft_data.core.engine import Engine, Sampling
+from rft_data.core.groups import Group, Ticket
+from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import RolloutContext, Unscored
 from tests.explorers.toys import ScriptedEngine
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from explorers.engines.vllm_engine import VllmEngine
-from rft_data.core.protocols import Sampling
+from rft_data.core.engine import Sampling
 from rft_data.core.rows import WeightRef
 
 

@@ -18,9 +18,10 @@ from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import GroupPlayer, together
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import EngineError, ParityError, RecipeError
-from rft_data.core.protocols import Group, Sampling
-from rft_data.core.rows import Experience, Task, Ticket, WeightRef, experience_id_of
+from rft_data.core.groups import Group, Ticket
+from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
 from rft_data.core.words import ROLLOUT_SECONDS
 from tests.explorers.toys import ScriptedEngine, ScriptedWorkflow, task
 

@@ -25,8 +25,8 @@ from explorers.workflows.make import make_workflow
 from explorers.workflows.program_process import own_environment, run_program
 from explorers.workflows.rollout_server import RolloutServer
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import EngineError, RecipeError, RowError
-from rft_data.core.protocols import Completion, Sampling
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK, Room, call, play, rows_of
 from tests.waiting import wait_for
 

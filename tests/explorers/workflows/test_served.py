@@ -23,8 +23,8 @@ from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import EngineError, RecipeError
-from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK
 from tests.ports import free_port

@@ -17,7 +17,7 @@ from explorers.conversations.model_app import ModelApp
 from explorers.conversations.openai_client import RolloutClient
 from explorers.conversations.template import ChatTemplate
 from explorers.workflows.visits import Visits
-from rft_data.core.protocols import Completion, Sampling
+from rft_data.core.engine import Completion, Sampling
 from tests.explorers.workflows.test_served import TOKEN
 
 BASE = "http://run"

@@ -18,10 +18,11 @@ from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import together
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.single_turn import SingleTurn, tokenizer_hash
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError
 from rft_data.core.files import write_manifest
-from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
+from rft_data.core.workflow import RolloutContext
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import load_tokenizer, publishable
 

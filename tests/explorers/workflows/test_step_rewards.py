@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from explorers.rewards.scoring import Rewards
-from rft_data.core.protocols import Unscored
+from rft_data.core.workflow import Unscored
 from tests.explorers.workflows.test_worlds import PLACE, play, rows_of
 
 

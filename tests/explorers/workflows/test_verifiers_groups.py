@@ -16,8 +16,9 @@ from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import GroupPlayer
 from explorers.workflows.make import make_workflows
 from explorers.workflows.rollouts import Rollouts
-from rft_data.core.protocols import Completion, Group, Sampling
-from rft_data.core.rows import Task, Ticket
+from rft_data.core.engine import Completion, Sampling
+from rft_data.core.groups import Group, Ticket
+from rft_data.core.rows import Task
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import GroupOutcome
 from tests.explorers.conversations.conftest import SayingEngine

@@ -16,9 +16,10 @@ from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import ChosenWorkflow, make_workflow, make_workflows
 from explorers.workflows.rollouts import Rollouts
+from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import ContextOverflow, RecipeError, RowError, UnknownComponentError
-from rft_data.core.protocols import Completion, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
+from rft_data.core.workflow import RolloutContext
 from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.environments import worlds
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.runtime.pipeline import OperatorPipeline
-from rft_data.core.rows import Played, TaskKey
+from rft_data.core.groups import Played
+from rft_data.core.rows import TaskKey
 from rft_data.loop.closing import group_results
 from tests.rft_data.sampler.memory import House
 

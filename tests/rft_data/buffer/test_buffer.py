@@ -17,7 +17,8 @@ from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
 from rft_data.core.errors import BusyError, ConflictError, IntegrityError, MissingFileError, RowError
-from rft_data.core.rows import Experience, Lease, Task, now
+from rft_data.core.groups import Lease
+from rft_data.core.rows import Experience, Task, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING
 from tests.rft_data.conftest import make_experience
 

@@ -19,7 +19,8 @@ from rft_data.core.errors import (
     RowError,
     UnknownComponentError,
 )
-from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
+from rft_data.core.groups import GroupResult, Played, Ticket
+from rft_data.core.rows import TaskKey, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING
 from rft_data.loop.closing import group_results
 from rft_data.sampler.ledger import Ledger

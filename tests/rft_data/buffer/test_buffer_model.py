@@ -15,7 +15,8 @@ from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_experiences, to_table
 from rft_data.core.errors import ConflictError, FencedError, IntegrityError, RftError
-from rft_data.core.rows import Experience, GroupResult, Lease, TaskKey, Ticket, now
+from rft_data.core.groups import GroupResult, Lease, Ticket
+from rft_data.core.rows import Experience, TaskKey, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING
 from rft_data.sampler.ledger import Ledger
 from tests.rft_data.conftest import make_experience

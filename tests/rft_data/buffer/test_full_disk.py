@@ -9,7 +9,8 @@ import pytest
 
 from rft_data.buffer import Buffer, faults
 from rft_data.core.errors import DiskFullError
-from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler.ledger import Ledger
 from tests.rft_data.conftest import make_experience
 from tests.small_disk import small_disk_at

@@ -5,7 +5,8 @@ import pytest
 from rft_data.buffer import Buffer, store
 from rft_data.buffer.store import Store
 from rft_data.core.errors import FencedError, MissingFileError, StalledError
-from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler.ledger import Ledger
 from tests.object_store import Way
 from tests.rft_data.conftest import make_experience

@@ -21,7 +21,8 @@ from rft_data.core.codec import to_table
 from rft_data.core.errors import IntegrityError
 from rft_data.core.failpoints import armed
 from rft_data.core.files import read_manifest
-from rft_data.core.rows import Feedback, GroupResult, Lease, PreferencePair, Task, Ticket, now
+from rft_data.core.groups import GroupResult, Lease, Ticket
+from rft_data.core.rows import Feedback, PreferencePair, Task, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING, TABLES
 from rft_data.sampler import make_sampler
 from rft_data.sampler.ledger import Ledger

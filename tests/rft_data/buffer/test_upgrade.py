@@ -11,7 +11,8 @@ from rft_data.buffer.upgrade import upgrade
 from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
-from rft_data.core.rows import Lease, now
+from rft_data.core.groups import Lease
+from rft_data.core.rows import now
 from rft_data.core.schema import ANNOTATIONS
 from tests.rft_data.conftest import make_experience
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from rft_data.core.protocols import BufferClient, RoleSpec
+from rft_data.core.protocols import BufferClient
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.inline import InlineRole
 
 SLOWEST_S = 0.02

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rft_data.core.arms import Arm
 from rft_data.core.errors import RoleDiedError
 from rft_data.core.facts import arm_facts
-from rft_data.core.rows import GroupResult, Ticket
+from rft_data.core.groups import GroupResult, Ticket
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.arms import Arms
 from rft_data.loop.fleet import Fleet

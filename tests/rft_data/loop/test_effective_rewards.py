@@ -5,7 +5,8 @@ import pytest
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
-from rft_data.core.rows import Feedback, Lease, Played, TaskKey, Ticket
+from rft_data.core.groups import Lease, Played, Ticket
+from rft_data.core.rows import Feedback, TaskKey
 from rft_data.core.words import GroupOutcome
 from rft_data.exchange.formats.mining import mined_pairs
 from rft_data.loop.closing import GroupCloser, stored_groups

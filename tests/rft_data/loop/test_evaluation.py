@@ -14,7 +14,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_experiences
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
-from rft_data.core.protocols import Role, RoleSpec
+from rft_data.core.roles import Role, RoleSpec
 from rft_data.core.rows import Task, WeightRef
 from rft_data.core.words import HubRole
 from rft_data.loop.evaluation import evaluate

@@ -10,7 +10,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RoleDiedError, StalledError, Stopped
-from rft_data.core.protocols import Role, RoleSpec
+from rft_data.core.roles import Role, RoleSpec
 from rft_data.loop import extras as extras_module
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.extras import Extras

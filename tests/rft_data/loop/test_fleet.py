@@ -10,7 +10,8 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RoleDiedError
-from rft_data.core.rows import Assignment, Played, Ticket, WeightRef
+from rft_data.core.groups import Assignment, Played, Ticket
+from rft_data.core.rows import WeightRef
 from rft_data.loop.fleet import Fleet
 from rft_data.weights.versions import VersionRegistry
 from tests.rft_data.loop.toy_run import TASKS

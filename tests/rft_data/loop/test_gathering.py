@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rft_data.core.protocols import Role
+from rft_data.core.roles import Role
 from rft_data.loop import exploring as module
 from rft_data.loop.fleet import Fleet
 from tests.rft_data.loop.whole_run import WholeRun

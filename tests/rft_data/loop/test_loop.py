@@ -19,8 +19,8 @@ from rft_data.core.errors import (
     Stopped,
     TrainingError,
 )
-from rft_data.core.protocols import RoleSpec
-from rft_data.core.rows import GroupResult, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.roles import RoleSpec
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.online import Schedule
 from rft_data.loop.shared_gpus import SharedGpus

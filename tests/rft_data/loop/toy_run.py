@@ -17,7 +17,8 @@ from typing import Any
 
 from rft_data.core.errors import EngineError, TrainingError
 from rft_data.core.files import flush, write_manifest
-from rft_data.core.rows import Assignment, FileFacts, Lease, Played, StepReport, Task, Ticket, WeightRef
+from rft_data.core.groups import Assignment, Lease, Played, Ticket
+from rft_data.core.rows import FileFacts, StepReport, Task, WeightRef
 from tests.rft_data.conftest import experience_id_of, make_experience
 
 SIZE = 2

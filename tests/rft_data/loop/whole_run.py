@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.core.protocols import ElasticPlacement, Placement, RoleSpec
-from rft_data.core.rows import Lease, StepReport
+from rft_data.core.groups import Lease
+from rft_data.core.roles import ElasticPlacement, Placement, RoleSpec
+from rft_data.core.rows import StepReport
 from rft_data.core.words import HubRole
 from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.loop.dispatch import Dispatcher

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.core.protocols import Role, RoleSpec
+from rft_data.core.roles import Role, RoleSpec
 from tests.rays import ray_for
 
 HERE = Path(__file__).parent

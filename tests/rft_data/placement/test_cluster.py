@@ -6,7 +6,7 @@ import pytest
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.gpus import visible_devices
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.placement import machine
 from rft_data.placement.cluster import lacking, never_fits, role_resources
 from rft_data.placement.devices import Devices

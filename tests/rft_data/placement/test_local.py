@@ -14,7 +14,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
-from rft_data.core.protocols import Role, RoleSpec
+from rft_data.core.roles import Role, RoleSpec
 from rft_data.placement import process
 from rft_data.placement.calls import Patience
 from rft_data.placement.hub import HubServer
@@ -278,7 +278,7 @@ CONDUCTOR = """
     import os, signal, sys, time
     sys.path.insert(0, sys.argv[1])
     from rft_data.placement.local import LocalPlacement
-    from rft_data.core.protocols import RoleSpec
+    from rft_data.core.roles import RoleSpec
 
     placement = LocalPlacement()
     roles = [placement.start(RoleSpec(f"toy-{n}", "toy:toy", {})) for n in range(2)]

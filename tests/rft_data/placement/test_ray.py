@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rft_data.core.errors import BusyError, RecipeError, RftError, RoleDiedError, StalledError
-from rft_data.core.protocols import Role, RoleSpec
+from rft_data.core.roles import Role, RoleSpec
 from rft_data.placement.calls import Patience, RoleSetup
 from rft_data.placement.ray import RayPlacement
 from rft_data.placement.ray_role import RoleActor

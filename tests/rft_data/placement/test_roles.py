@@ -14,7 +14,7 @@ from rft_data.core.errors import (
     StalledError,
     UnknownComponentError,
 )
-from rft_data.core.protocols import Placement, Role
+from rft_data.core.roles import Placement, Role
 from rft_data.core.rows import StepReport, Task
 from rft_data.placement import PLACEMENTS, Patience, Surroundings, make_placement
 from tests.rft_data.placement.conftest import spec

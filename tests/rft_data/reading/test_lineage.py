@@ -9,7 +9,8 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.cli.lineage_text import group_text, lineage_text
 from rft_data.core.errors import RecipeError
-from rft_data.core.rows import Feedback, GroupResult, PreferencePair, Task, Ticket, now
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import Feedback, PreferencePair, Task, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.text import shown
 from rft_data.reading.group_view import group_view

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, RecipeError
 from rft_data.core.filters import Compare, In
-from rft_data.core.rows import Feedback, GroupResult, Played, PreferencePair, Task, Ticket
+from rft_data.core.groups import GroupResult, Played, Ticket
+from rft_data.core.rows import Feedback, PreferencePair, Task
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.loop.closing import group_row
 from rft_data.reading.branch import branch

@@ -14,7 +14,7 @@ from rft_data.cli.app import app
 from rft_data.core.errors import MissingFileError, TokenError
 from rft_data.core.files import write_manifest
 from rft_data.core.lock import Lock
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.core.rows import Feedback
 from rft_data.core.words import RunState
 from rft_data.placement.hub import HubClient

@@ -15,8 +15,8 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import RowError
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Lease
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
 from tests.tiny_vision import build_tiny_vision_model, png

@@ -14,7 +14,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError, StalledError, Stopped
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.placement.calls import Patience
 from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.server import HubServer

@@ -21,8 +21,8 @@ from explorers.capture.store import TrajectoryStore
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.cli.serve import _token
+from rft_data.core.engine import Sampling
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Sampling
 from rft_data.core.schema import TABLES
 from rft_data.recipe.layers import named_recipe
 from rft_data.run.serve import JOURNAL, ServeSettings, check_same_model, recipe_settings

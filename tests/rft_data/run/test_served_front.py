@@ -10,7 +10,7 @@ import pytest
 
 from rft_data.core.arms import Arm
 from rft_data.core.errors import BusyError, RecipeError
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.run.served_front import FRONT_FILE, AbSettings, ServedFront
 
 TOKEN = "a token of enough characters"  # noqa: S105

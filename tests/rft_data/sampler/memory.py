@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError
-from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Lease, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler import GroupSampler, History, make_sampler
 
 

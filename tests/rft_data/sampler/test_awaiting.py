@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer
-from rft_data.core.rows import Feedback, Played, TaskKey, Ticket, now
+from rft_data.core.groups import Played, Ticket
+from rft_data.core.rows import Feedback, TaskKey, now
 from rft_data.exchange.feedback import withdrawal
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.sampler import awaiting as module

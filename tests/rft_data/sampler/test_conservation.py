@@ -15,7 +15,8 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import IntegrityError
-from rft_data.core.rows import GroupResult, TaskKey, Ticket, now
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import TaskKey, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import GroupState
 from rft_data.sampler import conservation as module

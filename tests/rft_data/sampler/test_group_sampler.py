@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rft_data.core.errors import ConflictError, RecipeError, UnknownComponentError
-from rft_data.core.rows import Ticket
+from rft_data.core.groups import Ticket
 from rft_data.sampler import make_sampler
 from tests.rft_data.sampler.memory import House, MemoryLedger, MemoryVersions, result
 

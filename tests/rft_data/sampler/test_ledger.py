@@ -9,7 +9,8 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, FencedError
-from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Lease, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler.ledger import Ledger
 
 WHO, OTHER = "trainer", "another"

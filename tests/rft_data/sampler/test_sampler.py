@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError
-from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry

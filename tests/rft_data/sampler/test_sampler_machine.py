@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rft_data.core.rows import GroupResult, Lease, Ticket
+from rft_data.core.groups import GroupResult, Lease, Ticket
 from tests.rft_data.sampler.memory import House, result, stored
 
 OTHER = 400

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
-from rft_data.core.rows import Ticket
+from rft_data.core.groups import Ticket
 from rft_data.sampler import Candidate, History, Moment, make_policy, make_sampler
 from rft_data.sampler.ledger import Ledger
 from rft_data.sampler.pool import Pool

@@ -8,7 +8,7 @@ import pytest
 
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.roles import RoleSpec
 from rft_data.core.rows import Task
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher

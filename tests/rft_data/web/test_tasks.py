@@ -10,7 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult, Task, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import Task
 from rft_data.tasks.selectors.make import make_selector
 from rft_data.web.app import make_app
 from rft_data.web.subjects import Subjects

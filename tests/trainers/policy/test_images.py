@@ -17,8 +17,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import RecipeError
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Lease
 from tests.tiny_vision import build_tiny_vision_model, pixels, png
 from trainers.models.weights import load_model
 from trainers.policy.grpo import GrpoTrainer

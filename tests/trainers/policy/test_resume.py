@@ -43,7 +43,7 @@ from rft_data.run.build import prepare_process
 prepare_process()
 from rft_data.core.files import file_digest
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Lease
+from rft_data.core.groups import Lease
 from tests.trainers.policy.test_resume import trainer
 model, tables, *checkpoints = map(Path, sys.argv[1:])
 for checkpoint in checkpoints:

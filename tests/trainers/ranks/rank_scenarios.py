@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from rft_data.core.errors import RftError
+from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Lease
 from rft_data.weights.adapter import ADAPTER_FILE
 from trainers.policy.grpo import GrpoTrainer
 from trainers.ranks.launch import OtherRanks, RankProcesses

@@ -11,7 +11,8 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.buffer.care import examine, salvage
 from rft_data.buffer.care.folder import TableFolder
-from rft_data.core.rows import Experience, GroupResult, Task, TaskKey, Ticket, experience_id_of, now
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import Experience, Task, TaskKey, experience_id_of, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.sampler.ledger import Ledger
 

@@ -18,7 +18,8 @@ from rft_data.core.errors import (
     UnknownComponentError,
 )
 from rft_data.core.filters import And, Compare, In, IsNull, Not, Or
-from rft_data.core.rows import Lease, Task, now
+from rft_data.core.groups import Lease
+from rft_data.core.rows import Task, now
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, TABLES
 from rft_data.placement.hub import HubClient, HubServer, wire
 from rft_data.placement.hub import client as client_module

@@ -5,7 +5,8 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, FencedError, RftError, RowError
 from rft_data.core.failpoints import armed
-from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import TaskKey
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.sampler import make_sampler
 from rft_data.sampler.ledger import Ledger

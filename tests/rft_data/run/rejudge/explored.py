@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult, Played, Task, TaskKey, Ticket, experience_id_of
+from rft_data.core.groups import GroupResult, Played, Ticket
+from rft_data.core.rows import Task, TaskKey, experience_id_of
 from rft_data.loop.closing import GroupCloser
 from tests.rft_data.conftest import make_experience
 

@@ -15,9 +15,9 @@ from rft_data import Trajectory
 from rft_data.buffer import Buffer
 from rft_data.cli.data_rescore import rescored_text
 from rft_data.core.filters import Compare
-from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Feedback, Task
 from rft_data.core.words import UnscoredCause
+from rft_data.core.workflow import Unscored
 from rft_data.exchange.feedback import feedback_about, fold, read_feedback
 from rft_data.loop.closing import stored_groups
 from rft_data.reading.lineage import lineage

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rft_data.core.rows import GroupResult, Task, TaskKey, Ticket
+from rft_data.core.groups import GroupResult, Ticket
+from rft_data.core.rows import Task, TaskKey
 
 INNER = {"use": "difficulty", "args": {"decay": 0.7}}
 STAGES = [
