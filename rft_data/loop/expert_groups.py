@@ -19,9 +19,8 @@ from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import GroupOutcome, RowSource, Verdict
 from rft_data.exchange.standing import excluded
 from rft_data.loop.closing import group_row, stored_groups
+from rft_data.sampler.mixed_in import experts_run_id
 
-PART = "experts"
-"""Their name among the parts of the sampler policy `mix`."""
 _NO_VERSION = 0
 """Experts' groups have no age; samplers do not read it."""
 
@@ -35,16 +34,6 @@ class _ExpertRow(TypedDict):
     taskset: str
     task_id: str
     reward: float | None
-
-
-def experts_run_id(run_id: str) -> str:
-    """The run id under which a run's expert groups are written."""
-    return f"{run_id}.experts"
-
-
-def experts_prefix(run_id: str) -> str:
-    """How the ids of a run's expert groups begin."""
-    return f"{run_id}/expert-"
 
 
 def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt: int) -> int:

@@ -15,7 +15,6 @@ from rft_data.core.roles import RoleSpec
 from rft_data.core.words import RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
-from rft_data.loop.expert_groups import PART, experts_prefix, experts_run_id
 from rft_data.loop.online import Schedule
 from rft_data.placement.hub.run_files import RunFolders
 from rft_data.recipe.modes import (
@@ -54,7 +53,7 @@ from rft_data.run.roles import Roles
 from rft_data.run.served_front import ab_settings
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
-from rft_data.sampler.mix import OWN
+from rft_data.sampler.mixed_in import EXPERTS, experts_prefix, mixed_in
 from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.selectors import Nothing
 from rft_data.weights.adapter import adapter_in, check_base
@@ -291,10 +290,9 @@ def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispa
 def _sampler(recipe: TrainingRecipe) -> SamplerSettings:
     """The sampler, with the part `experts` under the prefix that the ids of its groups have."""
     use, args = recipe.sampler.use, dict(recipe.sampler.args)
+    others = mixed_in(recipe.run_id, use, args)
     parts = cast("Mapping[str, object]", args.get("parts", {}) if use == "mix" else {})
-    mixed_in = {name.partition("/")[0] for name in parts} - {OWN, PART}
-    if PART in parts:
-        mixed_in.add(experts_run_id(recipe.run_id))
-        named = {PART: experts_prefix(recipe.run_id)}
+    if EXPERTS in parts:
+        named = {EXPERTS: experts_prefix(recipe.run_id)}
         args["parts"] = {named.get(name, name): share for name, share in parts.items()}
-    return SamplerSettings(use, args, recipe.max_staleness, sorted(mixed_in))
+    return SamplerSettings(use, args, recipe.max_staleness, others)

@@ -18,7 +18,6 @@ from rft_data.core.lookup import need
 from rft_data.core.model_folder import takes_images
 from rft_data.core.words import RowSource
 from rft_data.loop.closing import stored_groups
-from rft_data.loop.expert_groups import PART
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
 from rft_data.recipe.offline import AnyOfflineStage
@@ -31,6 +30,7 @@ from rft_data.run.folder import Run
 from rft_data.run.stage_rows import require_heldout, require_stage_rows
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.sampler.mix import OWN
+from rft_data.sampler.mixed_in import EXPERTS
 
 _REWARD = "reward_advantage_mapper"
 """The operator that stores rewards as advantages."""
@@ -260,21 +260,21 @@ def _check_parts(recipe: TrainingRecipe, stage: RlStage, needs: frozenset[str]) 
     """Whether experts' rows are mixed in where the loss takes them, and only there."""
     given = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
     parts = cast("Mapping[str, object]", given)
-    if PART in parts and "experts" not in needs:
+    if EXPERTS in parts and "experts" not in needs:
         raise RecipeError(
-            f"the sampler mixes in '{PART}', whose rows have no logprobs, and the stage's loss cannot train "
-            "on such; choose mix, chord, raft or sft (loss: {use: mix}), or remove the part."
+            f"the sampler mixes in '{EXPERTS}', whose rows have no logprobs, and the stage's loss cannot "
+            "train on such; choose mix, chord, raft or sft (loss: {use: mix}), or remove the part."
         )
-    if PART in parts and not recipe.has_experts:
+    if EXPERTS in parts and not recipe.has_experts:
         raise RecipeError(
-            f"the sampler mixes in '{PART}', and the recipe has no 'experts' to make them; give some."
+            f"the sampler mixes in '{EXPERTS}', and the recipe has no 'experts' to make them; give some."
         )
-    if PART not in parts and "experts" in find_algorithm(stage.algorithm).needs:
+    if EXPERTS not in parts and "experts" in find_algorithm(stage.algorithm).needs:
         raise RecipeError(
             f"'{stage.algorithm}' learns from experts beside its own rollouts, and the sampler brings none; "
             "give sampler: {use: mix, args: {parts: {own: 7, experts: 1}, max_reuse: 1000}}."
         )
-    if "versions_behind" in needs and parts.keys() - {OWN, PART}:
+    if "versions_behind" in needs and parts.keys() - {OWN, EXPERTS}:
         raise RecipeError(
             "the stage's loss counts how many versions a row is behind, and the sampler mixes in another "
             "run's, whose versions are not this run's; choose another loss, or mix in no other run."

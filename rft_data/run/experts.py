@@ -11,8 +11,8 @@ from rft_data.core.lookup import load
 from rft_data.core.rows import Experience, Message, Task, TaskKey, experience_id_of
 from rft_data.core.schema import EXPERIENCES
 from rft_data.core.words import FinishReason, RowSource, Split
-from rft_data.loop.expert_groups import experts_prefix
 from rft_data.recipe.tasksets import Experts, StoredExperts
+from rft_data.sampler.mixed_in import experts_prefix
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer

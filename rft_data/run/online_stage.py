@@ -14,7 +14,7 @@ from rft_data.core.groups import Lease
 from rft_data.core.roles import Role
 from rft_data.core.rows import StepReport
 from rft_data.loop.closing import stored_groups
-from rft_data.loop.expert_groups import experts_run_id, open_expert_groups
+from rft_data.loop.expert_groups import open_expert_groups
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.following import Following
@@ -32,6 +32,7 @@ from rft_data.run.watch.step_log import StepLog
 from rft_data.sampler import GroupSampler, History, make_sampler
 from rft_data.sampler.conservation import check_conservation, check_rows
 from rft_data.sampler.ledger import CONSUMER
+from rft_data.sampler.mixed_in import experts_run_id
 from rft_data.weights.adapter import adapter_in, check_base
 
 

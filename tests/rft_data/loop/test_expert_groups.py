@@ -10,9 +10,11 @@ from rft_data.core.codec import from_table
 from rft_data.core.heldout import prompt_share
 from rft_data.core.schema import EXPERIENCES
 from rft_data.exchange.formats import import_into
-from rft_data.loop.expert_groups import experts_prefix, experts_run_id, open_expert_groups
+from rft_data.loop.expert_groups import open_expert_groups
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
+from rft_data.sampler.accounts import accounts
+from rft_data.sampler.mixed_in import experts_prefix, experts_run_id
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.test_online import grants, write_recipe
 
@@ -32,12 +34,12 @@ def test_mixed_run_trains_on_experts_at_the_exact_ratio(tmp_path: Path) -> None:
             zip(*(buffer.read("experiences")[name].to_pylist() for name in ("seq", "source")), strict=True)
         )
         metrics = buffer.read("metrics").to_pylist()
+        assert_accounts_are_those_of_the_run(buffer, summary)
     assert len(leases) == 4
     for lease in leases:
         of_experts = [group for group in lease["group_ids"] if group.startswith(experts_prefix("small"))]
         assert len(of_experts) == 1
         assert sum(sources[seq] == "expert" for seq in lease["seqs"]) == 1
-    assert summary["rows"]["residual"] == 0
     losses = [row["value"] for row in metrics if row["key"] == "policy_loss"]
     assert len(losses) == 4
 
@@ -56,8 +58,8 @@ def test_mixed_run_trains_on_imported_answers(tmp_path: Path) -> None:
         "experience_ops=[{grpo_advantage_mapper: {}}]",
     ]
     summary = run_recipe(load_recipe(write_recipe(tmp_path, steps=2), [*MIX, *stored]))
-    assert summary["rows"]["residual"] == 0
     with Buffer(tmp_path / "run" / "buffer", read_only=True) as buffer:
+        assert_accounts_are_those_of_the_run(buffer, summary)
         rows = {row["seq"]: row for row in from_table(buffer.read("experiences"), EXPERIENCES)}
         leases, [offline] = grants(buffer), buffer.read("stage_rows").to_pylist()
     copies = [row for row in rows.values() if row["run_id"] == "small" and row["source"] == "expert"]
@@ -83,3 +85,9 @@ def test_expert_groups_are_opened_once(tmp_path: Path) -> None:
         groups = buffer.read("groups").to_pylist()
     assert {row["run_id"] for row in groups} == {experts_run_id(rows[0].run_id)}
     assert sorted(seq for row in groups for seq in row["seqs"]) == list(range(6))
+
+
+def assert_accounts_are_those_of_the_run(buffer: Buffer, summary: dict) -> None:
+    [counted] = accounts(buffer, "small").values()
+    assert counted.as_dict() == summary["rows"]
+    assert (counted.residual, counted.faults) == (0, [])
