@@ -41,7 +41,7 @@ from rft_data.run.hub_reach import hub_asked_once
 from rft_data.run.image_checks import check_recipe_images
 from rft_data.run.outlook.hub_models import config_head_size
 from rft_data.run.outlook.model_size import played_models
-from rft_data.run.reward_check import check_own_reward
+from rft_data.run.reward_check import check_answers, check_own_reward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,6 +96,8 @@ def _check_play(recipe: ExplorerRecipe, tasksets: Sequence[list[Task]], found: _
     tasks = [task for one in tasksets for task in one]
     for i, reward in enumerate(section.reward):
         found.attempt(("explorer", "reward", i), partial(check_own_reward, section, reward, tasks))
+    for i, some in enumerate(tasksets):
+        found.attempt(("tasks", i), partial(check_answers, section.reward, some))
     model, tokenizer = recipe.played.path, None
     if section.base_url is None and model and not recipe.several_models:
         tokenizer = found.attempt(("model", "path"), partial(_tokenizer, model))

@@ -1,9 +1,9 @@
-"""Whether the rewards that are the user's own can be made and called: each, once, on a first task."""
+"""Whether rewards can score a recipe's first tasks; the user's own are made, and called once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -19,6 +19,8 @@ from rft_data.core.workflow import Unscored
 from rft_data.recipe.rewards import RewardComponent
 from rft_data.recipe.sections import ExplorerSection
 
+READ_ANSWERS = ("exact_answer", "math_verify", "number", "multiple_choice")
+"""Built-in rewards that compare a completion with the task's answer."""
 _SHORT_TEXT = "An answer."
 """The completion where the task has no answer."""
 _WIDTH = 60
@@ -41,6 +43,20 @@ def check_own_reward(section: ExplorerSection, component: RewardComponent, tasks
         scored = (one for one in tasks if _scores(component, one))
         if (task := next(scored, None)) is not None:
             _call(made, component, task, members=section.group_size)
+
+
+def check_answers(rewards: Iterable[RewardComponent], tasks: Sequence[Task]) -> None:
+    """See that some of a taskset's first tasks have the answer that a reward compares with.
+
+    Raises: RecipeError.
+    """
+    for component in rewards:
+        scored = [one for one in tasks if _scores(component, one)]
+        if component.use in READ_ANSWERS and scored and all(one.answer is None for one in scored):
+            raise RecipeError(
+                f"reward '{component.use}' compares with the task's answer, and none of the first "
+                f"{len(scored)} tasks has one; write 'answer: COLUMN', or take another reward."
+            )
 
 
 def _scores(component: RewardComponent, task: Task) -> bool:

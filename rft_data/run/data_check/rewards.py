@@ -9,9 +9,8 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.recipe import Recipe
+from rft_data.run.reward_check import READ_ANSWERS
 from rft_data.run.task_setup import check_known_code
-
-_READ_ANSWERS = ("exact_answer", "math_verify", "number", "multiple_choice")
 
 
 def reward_problems(recipe: Recipe | None, tasks: Sequence[Task]) -> Iterator[str]:
@@ -25,7 +24,7 @@ def reward_problems(recipe: Recipe | None, tasks: Sequence[Task]) -> Iterator[st
         yield str(err)
     for component in playing.explorer.reward:
         scored = [one for one in tasks if not component.tasksets or one.taskset in component.tasksets]
-        if component.use in _READ_ANSWERS:
+        if component.use in READ_ANSWERS:
             if lacking := sum(task.answer is None for task in scored):
                 yield (
                     f"reward '{component.use}' compares with the task's answer, and {lacking} of "

@@ -206,6 +206,26 @@ def test_imports_and_tasksets_are_named_by_their_number(tmp_path: Path) -> None:
     told(found, "imports.1: ", "tasks.1: 1 of the first 3 prompts")
 
 
+@pytest.mark.parametrize(
+    ("answers", "reward", "named"),
+    [
+        ((None, None), "exact_answer", True),
+        ((None, None), "answer_format", False),
+        ((None, "2"), "exact_answer", False),
+    ],
+)
+def test_tasks_without_the_answer_that_a_reward_reads_are_told(
+    tmp_path: Path, answers: tuple[str | None, ...], reward: str, named: bool
+) -> None:
+    rows = [{"question": f"1+{n}?", "answer": answer} for n, answer in enumerate(answers)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = f"tasks.0.source={{use: jsonl, path: {tmp_path}/rows.jsonl}}"
+    judged = f"explorer.reward=[{{use: {reward}}}]"
+    found = deep_problems(load_recipe(write_recipe(tmp_path), [source, judged]))
+    said = "reward 'exact_answer' compares with the task's answer, and none of the first 2 tasks has one"
+    assert [one.loc for one in found if said in one.message] == [("tasks", 0)] * named
+
+
 def test_a_source_without_tasks_is_told(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").touch()
     none = f"tasks.0.source={{use: jsonl, path: {tmp_path}/none.jsonl}}"
