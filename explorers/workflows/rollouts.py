@@ -15,6 +15,7 @@ from explorers.meter import Meter
 from explorers.rewards.contract import error_cause
 from rft_data.core.engine import Engine
 from rft_data.core.errors import RftError, RowError
+from rft_data.core.masking import masked
 from rft_data.core.rows import Experience, Task, experience_id_of
 from rft_data.core.words import HISTORY_DRIFT, Drift
 from rft_data.core.workflow import RolloutContext, Workflow
@@ -158,5 +159,5 @@ def check_rows(rows: object, task: Task, ctx: RolloutContext) -> None:
 
 
 def described(error: Exception) -> str:
-    """Type and message of an error."""
-    return f"{type(error).__name__}: {error}"
+    """Type and message of an error, without values of the environment."""
+    return masked(f"{type(error).__name__}: {error}")

@@ -60,6 +60,7 @@ BACKTRACKING_OPERATORS = frozenset(
     {
         "clean_copyright_mapper",
         "clean_links_mapper",
+        "expand_macro_mapper",
         "extract_tables_from_html_mapper",
         "pii_redaction_mapper",
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from rft_data.core.errors import UnknownComponentError
+from rft_data.core.errors import RowError, UnknownComponentError
 from rft_data.core.lookup import suggest
 from rft_data.core.schema import TABLES
 
@@ -23,9 +23,12 @@ def table_schema(table: str) -> pa.Schema:
 def known_columns(table: str, names: Sequence[str] | None) -> list[str]:
     """Columns of a table, all where none are named.
 
-    Raises: UnknownComponentError when the table has no such column, or there is no such table.
+    Raises: UnknownComponentError when the table has no such column, or there is no such table; RowError when
+        one is named twice.
     """
     schema = table_schema(table)
+    if names is not None and len(names) > len(set(names)):
+        raise RowError(f"a column of table '{table}' is named more than once; name each once.")
     for name in names or ():
         if name not in schema.names:
             raise UnknownComponentError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import TrainingError
-from rft_data.core.filters import And, IsNull, Not
 from rft_data.core.lookup import need
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, KtoStage, SftStage
 
@@ -16,7 +15,7 @@ def require_stage_rows(stage: AnyOfflineStage, buffer: Buffer) -> None:
     """
     need("trl", "train", "training")
     from trainers.offline.stored_pairs import PairChoice, require_pairs
-    from trainers.offline.stored_rows import RowChoice, require_rows, row_filter
+    from trainers.offline.stored_rows import RowChoice, any_scored, require_rows
 
     given = {} if stage.data is None else stage.data.model_dump(exclude={"threshold"})
     if not isinstance(stage, SftStage | KtoStage):
@@ -27,8 +26,7 @@ def require_stage_rows(stage: AnyOfflineStage, buffer: Buffer) -> None:
     is_scored = isinstance(stage, KtoStage) or choice.min_reward is not None
     if not is_scored or choice.feedback is not None:
         return
-    scored = And((row_filter(choice), Not(IsNull("reward"))))
-    if not buffer.read("experiences", ["seq"], scored, 1).num_rows:
+    if not any_scored(buffer, choice):
         raise TrainingError(
             f"'{stage.algorithm}' chooses rows by their score, and none of those that its 'data' lets "
             "through has a reward: import rows with a label ('label: COLUMN', format trl-unpaired), score "

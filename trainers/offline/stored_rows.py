@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from rft_data.core.codec import from_table
 from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import TrainingError
-from rft_data.core.filters import And, Compare, Filter, In, Not, parse_text
+from rft_data.core.filters import And, Compare, Filter, In, IsNull, Not, parse_text
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Message
 from rft_data.core.schema import EXPERIENCES
@@ -27,6 +27,8 @@ from rft_data.exchange.feedback import feedback_about, fold
 from rft_data.exchange.standing import excluded
 from trainers.offline.heldout_prompts import HeldoutPrompts
 
+_CHOOSING = ("seq", "experience_id", "group_id", "reward")
+"""Columns by which rows are chosen."""
 TAKEN_TOGETHER = 512
 """Rows read at a time, at most."""
 EXCLUDED = "a person put it in quarantine, or took it back"
@@ -69,8 +71,7 @@ def chosen_rows(store: BufferReader, choice: RowChoice, heldout: float = 0.0) ->
     Raises: TrainingError with the numbers that the buffer has when no row is left; RecipeError for a bad
     filter.
     """
-    columns = ["seq", "experience_id", "group_id", "reward"]
-    found = _read(store, columns, row_filter(choice))
+    found = _read(store, _CHOOSING, row_filter(choice))
     found, unwanted = _without_excluded(store, found)
     scores = _scores(store, choice, found)
     kept, left_out = _selected(choice, found, scores)
@@ -98,7 +99,7 @@ def most_rows(store: BufferReader, choice: RowChoice) -> int:
 
     Raises: RecipeError for a bad filter.
     """
-    found = _read(store, ["seq", "experience_id", "group_id", "reward"], row_filter(choice))
+    found = _read(store, _CHOOSING, row_filter(choice))
     found, _ = _without_excluded(store, found)
     return len(_selected(choice, found, _scores(store, choice, found))[0])
 
@@ -185,6 +186,15 @@ def require_rows(store: BufferReader, choice: RowChoice) -> None:
     """
     if not store.read("experiences", ["seq"], row_filter(choice), 1).num_rows:
         raise TrainingError(_no_rows(store, choice, 0, {}))
+
+
+def any_scored(store: BufferReader, choice: RowChoice) -> bool:
+    """Whether a row that the filter passes has an effective reward."""
+    given = And((row_filter(choice), Not(IsNull("reward"))))
+    if store.read("experiences", ["seq"], given, 1).num_rows:
+        return True
+    found = _read(store, _CHOOSING, row_filter(choice))
+    return bool(np.isfinite(ShapedRewards(store).effective(found).cast(pa.float64()).to_numpy()).any())
 
 
 def _no_rows(store: BufferReader, choice: RowChoice, found: int, left_out: Mapping[str, int]) -> str:

@@ -17,10 +17,11 @@ from explorers.plan import GroupPlan
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import GroupPlayer, together
-from explorers.workflows.rollouts import Rollouts
+from explorers.workflows.rollouts import Rollouts, described
 from rft_data.core.engine import Sampling
 from rft_data.core.errors import EngineError, ParityError, RecipeError
 from rft_data.core.groups import Group, Ticket
+from rft_data.core.masking import hide
 from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
 from rft_data.core.words import ROLLOUT_SECONDS
 from tests.explorers.toys import ScriptedEngine, ScriptedWorkflow, task
@@ -373,3 +374,8 @@ def test_the_last_row_of_a_rollout_says_where_its_seconds_went() -> None:
         spent = rows[-1].metadata[ROLLOUT_SECONDS]
         assert {"all", "generating"} <= spent.keys()
         assert 0 <= spent["generating"] <= spent["all"]
+
+
+def test_errors_that_are_stored_show_no_value_from_the_environment() -> None:
+    hide({"${env:RFT_CANARY}": "canary-of-42-birds"})
+    assert described(RuntimeError("401: canary-of-42-birds")) == "RuntimeError: 401: ${env:RFT_CANARY}"

@@ -129,14 +129,17 @@ def test_recipe_section_and_limits_say_the_same():
 def test_operators_that_some_texts_stall_get_a_worker_and_a_budget():
     given = {"pii_redaction_mapper": Limits("keep"), "clean_links_mapper": Limits(workers=2, budget_s=5)}
     names = ["clean_copyright_mapper", "pii_redaction_mapper", "clean_links_mapper", "clean_email_mapper"]
+    names.append("expand_macro_mapper")
     run = pipeline([{name: {}} for name in names], **given)
     assert [step.limits for step in run._steps] == [
         Limits(workers=1, budget_s=60),
         Limits("keep", workers=1, budget_s=60),
         Limits(workers=2, budget_s=5),
         Limits(),
+        Limits(workers=1, budget_s=60),
     ]
-    assert [type(step.stage) for step in run._steps] == [WorkerStage] * 3 + [MapperStage]
+    made = [WorkerStage, WorkerStage, WorkerStage, MapperStage, WorkerStage]
+    assert [type(step.stage) for step in run._steps] == made
 
 
 AFTER_OUTAGE = [

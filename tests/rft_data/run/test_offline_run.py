@@ -23,25 +23,30 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
+from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError, Stopped, TrainingError
 from rft_data.core.files import read_manifest
-from rft_data.core.rows import Experience, PreferencePair, TaskKey, experience_id_of
+from rft_data.core.rows import Experience, Feedback, PreferencePair, TaskKey, experience_id_of
 from rft_data.core.words import RunState
 from rft_data.reading.lineage import lineage
 from rft_data.recipe import load_recipe
 from rft_data.recipe.imports import Import
+from rft_data.recipe.offline import KtoStage
 from rft_data.run.imports import import_sources
 from rft_data.run.record import ask_to_stop, read_record
+from rft_data.run.stage_rows import require_stage_rows
 from rft_data.run.start import run_recipe
 from rft_data.web.report import report
 from tests.gsm8k import needs_full
 from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks
+from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.test_online import write_recipe as write_online
 from trainers.models.tiny_model import ASSISTANT, CHAT_TEMPLATE, END, PAD, USER
 from trainers.offline.steps_taken import steps_taken
+from trainers.offline.stored_rows import RowChoice, chosen_rows
 
 RECIPE = """\
 recipe: 1
@@ -507,3 +512,17 @@ def test_an_import_of_which_nothing_can_be_stored_is_refused(tmp_path: Path) -> 
         ),
     ):
         import_sources([Import(path=str(tmp_path / "a.jsonl"))], buffer)
+
+
+def test_rows_whose_only_score_is_shaped_feed_a_stage_that_chooses_by_score(tmp_path: Path) -> None:
+    stage = KtoStage.model_construct(algorithm="kto", data=None)
+    rows = [make_experience(n, reward=None, unscored_reason="a judge comes later") for n in range(4)]
+    with Buffer(tmp_path / "b") as buffer:
+        buffer.append(rows)
+        with pytest.raises(TrainingError, match="'kto' chooses rows by their score, and none"):
+            require_stage_rows(stage, buffer)
+        buffer.add_feedback([Feedback(row.experience_id, "grader", "reward", 1.0) for row in rows])
+        shape = OperatorPipeline([{"feedback_mapper": {"into": "shaped_reward"}}], name="ops", store=buffer)
+        buffer.annotate(shape.run(buffer.take(range(4))))
+        require_stage_rows(stage, buffer)
+        assert len(chosen_rows(buffer, RowChoice(min_reward=0.5)).scores) == 4

@@ -182,6 +182,11 @@ def test_only_known_tables_and_columns_are_read(
         client.read(name, columns)
 
 
+def test_a_column_that_is_named_twice_is_refused(client: HubClient) -> None:
+    with pytest.raises(RowError, match="a column of table 'experiences' is named more than once"):
+        client.read("experiences", ["seq"] * 1000)
+
+
 def test_take_of_a_missing_row_is_the_buffers_error(client: HubClient) -> None:
     with pytest.raises(IntegrityError, match="no experience with row number 5"):
         client.take([5])
