@@ -15,6 +15,7 @@ from rft_data.loop import extras as extras_module
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
+from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.server import HubServer
 from rft_data.placement.local import LocalPlacement
 from rft_data.tasks.selectors import Nothing
@@ -201,7 +202,7 @@ def test_a_run_keeps_its_books_while_explorers_join_die_and_are_drained(
     made: list[Elastic] = []
 
     def placed(buffer: Buffer, hub: HubServer) -> Elastic:
-        made.append(Elastic((hub.address, hub.token)))
+        made.append(Elastic(HubAccess(hub.address, hub.token)))
         return made[0]
 
     house = WholeRun(tmp_path, 0, staleness=2, groups=2, steps=400, placed=placed, extras=1)

@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -121,17 +122,12 @@ def test_a_role_cannot_be_waited_for_in_a_callback(toy: Role) -> None:
     assert "cannot be started or closed in a callback" in raised[0]
 
 
-def test_what_a_child_writes_passes_with_its_name(toy: Role, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_child_writes_passes_with_its_name(toy: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = StringIO()  # pytest's own capture loses what is written while it is read
+    monkeypatch.setattr("sys.stderr", said)
     toy.call("say", None, deadline_s=30, text="hello").result()
-    said = ""
-
-    def all_said() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return said.count("x") >= 200_000
-
-    wait_for(all_said, 30)
-    lines = said.splitlines()
+    wait_for(lambda: said.getvalue().count("x") >= 200_000, 30)
+    lines = said.getvalue().splitlines()
     assert "[toy-0] hello" in lines
     assert "[toy-0] hello on stdout" in lines
     assert all(line.startswith("[toy-0] ") for line in lines)

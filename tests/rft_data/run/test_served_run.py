@@ -191,7 +191,7 @@ class Killing:
                 self.killed = True
                 os.kill(int(pinned.role._process.where.split()[1]), signal.SIGKILL)  # type: ignore[attr-defined]
             return
-        for under_way in (pinned.starting, pinned.loading and pinned.loading[0]):
+        for under_way in (pinned.starting, pinned.loading and pinned.loading.future):
             if under_way:
                 under_way.result(LIMIT_S)
         if pinned.version >= 0 and pinned.deaths:
