@@ -20,7 +20,6 @@ from explorers.workflows.recorded import Course, WorldReward
 from rft_data.core.engine import Engine
 from rft_data.core.errors import RowError
 from rft_data.core.lookup import load
-from rft_data.core.masking import masked
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import RolloutEnd
 from rft_data.core.workflow import RolloutContext, Unscored
@@ -121,8 +120,7 @@ class ToolsWorkflow(PooledWorkflow[Any]):
                 self.call_deadline_s, getattr(lent.environment, self._tools.reward)
             )
         except Exception as err:  # noqa: BLE001 - environments are user code
-            why = masked(f"{self._tools.reward} raised {type(err).__name__}: {err}")
-            return Unscored(why, error_cause(err))
+            return Unscored(f"{self._tools.reward} raised {type(err).__name__}: {err}", error_cause(err))
         return given
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rft_data.core.engine import Engine, Sampling
+from rft_data.core.masking import masked
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RowSource, UnscoredCause
 
@@ -19,6 +20,10 @@ class Unscored:
     """Why; empty when it comes later, as feedback."""
     cause: UnscoredCause = UnscoredCause.REWARD
     """What kind of failure it is. A failure of the world around the model is tried again."""
+
+    def __post_init__(self) -> None:
+        """Hide values of the environment, for reasons are stored."""
+        object.__setattr__(self, "reason", masked(self.reason))
 
 
 class Reward(Protocol):

@@ -187,12 +187,17 @@ class RunControl:
         due, written = 0.0, self._counts
         while not self._ended.wait(_LOOK_S):
             self._look_for_stop_file()
-            if self._asked and (act := self._on_stop) is not None:
-                self._on_stop = None
-                act()
+            self._pass_on()
             if self._announce() or self._counts != written or time.monotonic() >= due:
                 due, written = time.monotonic() + _BEAT_S, self._counts
                 self._beat()
+
+    def _pass_on(self) -> None:
+        """Tell what is under way of a request to stop; what the disk refuses is tried at the next look."""
+        if self._asked and (act := self._on_stop) is not None:
+            with contextlib.suppress(OSError):
+                act()
+                self._on_stop = None
 
     def _announce(self) -> bool:
         """Log a request to stop, once; returns whether it was logged now."""

@@ -40,9 +40,8 @@ def check_own_reward(section: ExplorerSection, component: RewardComponent, tasks
     with closing(
         make_rewards([{"use": component.use, "args": component.args, "name": name}], limits)
     ) as made:
-        scored = (one for one in tasks if _scores(component, one))
-        if (task := next(scored, None)) is not None:
-            _call(made, component, task, members=section.group_size)
+        if scored := scored_tasks(component, tasks):
+            _call(made, component, scored[0], members=section.group_size)
 
 
 def check_answers(rewards: Iterable[RewardComponent], tasks: Sequence[Task]) -> None:
@@ -51,12 +50,17 @@ def check_answers(rewards: Iterable[RewardComponent], tasks: Sequence[Task]) -> 
     Raises: RecipeError.
     """
     for component in rewards:
-        scored = [one for one in tasks if _scores(component, one)]
+        scored = scored_tasks(component, tasks)
         if component.use in READ_ANSWERS and scored and all(one.answer is None for one in scored):
             raise RecipeError(
                 f"reward '{component.use}' compares with the task's answer, and none of the first "
                 f"{len(scored)} tasks has one; write 'answer: COLUMN', or take another reward."
             )
+
+
+def scored_tasks(component: RewardComponent, tasks: Iterable[Task]) -> list[Task]:
+    """Those whose completions the component scores: a task may name its reward, a component its tasksets."""
+    return [one for one in tasks if _scores(component, one)]
 
 
 def _scores(component: RewardComponent, task: Task) -> bool:

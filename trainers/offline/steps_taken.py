@@ -55,7 +55,9 @@ def numbers_since(stage: Path, place: int) -> tuple[Numbers, int]:
 
 def ask_to_stop(stage: Path) -> None:
     """Ask a stage, by its folder, to end at a checkpoint after the step it is at. Raises: OSError."""
-    _request(stage).touch()
+    request = _request(stage)
+    request.parent.mkdir(parents=True, exist_ok=True)  # the stage may not have begun
+    request.touch()
 
 
 def asked_to_stop(stage: Path) -> bool:

@@ -189,12 +189,12 @@ def require_rows(store: BufferReader, choice: RowChoice) -> None:
 
 
 def any_scored(store: BufferReader, choice: RowChoice) -> bool:
-    """Whether a row that the filter passes has an effective reward."""
+    """Whether a row that the filter passes has a score."""
     given = And((row_filter(choice), Not(IsNull("reward"))))
     if store.read("experiences", ["seq"], given, 1).num_rows:
         return True
     found = _read(store, _CHOOSING, row_filter(choice))
-    return bool(np.isfinite(ShapedRewards(store).effective(found).cast(pa.float64()).to_numpy()).any())
+    return bool(np.isfinite(_scores(store, choice, found)).any())
 
 
 def _no_rows(store: BufferReader, choice: RowChoice, found: int, left_out: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.recipe import Recipe
-from rft_data.run.reward_check import READ_ANSWERS
+from rft_data.run.reward_check import READ_ANSWERS, scored_tasks
 from rft_data.run.task_setup import check_known_code
 
 
@@ -23,7 +23,7 @@ def reward_problems(recipe: Recipe | None, tasks: Sequence[Task]) -> Iterator[st
     except RecipeError as err:
         yield str(err)
     for component in playing.explorer.reward:
-        scored = [one for one in tasks if not component.tasksets or one.taskset in component.tasksets]
+        scored = scored_tasks(component, tasks)
         if component.use in READ_ANSWERS:
             if lacking := sum(task.answer is None for task in scored):
                 yield (

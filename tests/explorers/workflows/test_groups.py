@@ -24,6 +24,7 @@ from rft_data.core.groups import Group, Ticket
 from rft_data.core.masking import hide
 from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
 from rft_data.core.words import ROLLOUT_SECONDS
+from rft_data.core.workflow import Unscored
 from tests.explorers.toys import ScriptedEngine, ScriptedWorkflow, task
 
 T = TypeVar("T")
@@ -379,3 +380,4 @@ def test_the_last_row_of_a_rollout_says_where_its_seconds_went() -> None:
 def test_errors_that_are_stored_show_no_value_from_the_environment() -> None:
     hide({"${env:RFT_CANARY}": "canary-of-42-birds"})
     assert described(RuntimeError("401: canary-of-42-birds")) == "RuntimeError: 401: ${env:RFT_CANARY}"
+    assert Unscored("the judge said: canary-of-42-birds").reason == "the judge said: ${env:RFT_CANARY}"

@@ -1,3 +1,4 @@
+import errno
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from docs.pages import exit_codes
 from rft_data.cli.edge import INTERRUPTED
 from rft_data.cli.run_status import _whole_lines, run_status_app
 from rft_data.core.errors import BusyError, MissingFileError, StalledError
-from rft_data.core.words import RunState
+from rft_data.core.words import RunState, StopRequest
 from rft_data.run import control as run_control
 from rft_data.run.control import STOPPED_EXIT, RunControl
 from rft_data.run.record import (
@@ -232,6 +233,24 @@ def test_a_frozen_run_shows_as_silent(tmp_path: Path, monkeypatch: pytest.Monkey
                 ask_to_stop(tmp_path, now=False)
         finally:
             process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_request_to_stop_that_the_disk_refuses_is_passed_on_at_the_next_look(tmp_path: Path) -> None:
+    tries = []
+
+    def act() -> None:
+        tries.append(time.time())
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "no room")
+
+    with RunControl(tmp_path) as control:
+        control.phase("training a stage")
+        control.when_asked_to_stop(act)
+        (tmp_path / STOP_FILE).write_text(StopRequest.DRAIN)
+        until(lambda: len(tries) == 3)
+        until(lambda: (found := read_record(tmp_path)) is not None and found.beat_at > tries[-1])
+    assert len(tries) == 3, "passed on once"
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_tasks_without_the_answer_that_a_reward_reads_are_told(
     source = f"tasks.0.source={{use: jsonl, path: {tmp_path}/rows.jsonl}}"
     judged = f"explorer.reward=[{{use: {reward}}}]"
     found = deep_problems(load_recipe(write_recipe(tmp_path), [source, judged]))
-    said = "reward 'exact_answer' compares with the task's answer, and none of the first 2 tasks has one"
+    said = "compares with the task's answer, and none of the first 2 tasks has one"
     assert [one.loc for one in found if said in one.message] == [("tasks", 0)] * named
 
 

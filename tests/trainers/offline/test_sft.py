@@ -239,9 +239,9 @@ def test_a_stage_that_dies_goes_on_from_its_checkpoint_with_the_same_weights(
 def test_a_stage_that_is_asked_to_stop_ends_with_a_checkpoint_and_goes_on_from_it(
     model_path: Path, table: pa.Table, tmp_path: Path
 ) -> None:
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    straight, stopped = tmp_path / "straight", tmp_path / "stages" / "stopped"
     train_sft(model_path, table, straight, options=OPTIONS, seed=3)
-    ask_to_stop(stopped)
+    ask_to_stop(stopped)  # before there is a folder of stages
     with pytest.raises(Stopped, match="stopped at optimizer step 1 of 4, as asked"):
         train_sft(model_path, table, stopped, options=OPTIONS, seed=3)
     assert not (stopped / "model.safetensors").exists()
