@@ -7,6 +7,7 @@ through the hub.
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -19,9 +20,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import from_json, to_json
 
-from rft_data.core.errors import RftError, StalledError
+from rft_data.core.errors import MissingExtraError, RftError, StalledError
 from rft_data.core.masking import hidden_values
 from rft_data.core.roles import RoleSpec
+from rft_data.core.version import __version__
 from rft_data.placement.hub.access import HubAccess, narrowed
 from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
@@ -62,6 +64,8 @@ class RoleSetup:
     """`sys.path` of the run."""
     hidden: dict[str, str]
     """`rft_data.core.masking.hidden_values` of the run."""
+    version: str = __version__
+    """Of rft-data, where the run was started."""
 
     @classmethod
     def of(cls, spec: RoleSpec, hub: HubAccess | None) -> RoleSetup:
@@ -78,8 +82,17 @@ class RoleSetup:
 
     @classmethod
     def decode(cls, encoded: bytes) -> RoleSetup:
-        """Inverse of `encode`."""
-        return TypeAdapter(cls).validate_json(encoded)
+        """Inverse of `encode`.
+
+        Raises: MissingExtraError where this process has another version of rft-data than the run.
+        """
+        given = from_json(encoded)
+        if (version := given.get("version")) != __version__:
+            raise MissingExtraError(
+                f"role '{given['name']}' was started on {socket.gethostname()}, which has rft-data "
+                f"{__version__}, and the run is of {version}; install the same version on every node."
+            )
+        return TypeAdapter(cls).validate_python(given)
 
     def encode(self) -> bytes:
         """The setup as JSON."""

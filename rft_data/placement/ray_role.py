@@ -29,7 +29,14 @@ class RoleActor:
 
     def __init__(self, setup: bytes, environment: Mapping[str, str], threads: int) -> None:
         """Make the role; `begin` returns the error if its factory raises one."""
-        made = RoleSetup.decode(setup)
+        self._name = "a role"
+        try:
+            self._begin(RoleSetup.decode(setup), environment, threads)
+            self._begun = encode_result(None)
+        except RftError as err:
+            self._begun = encode_failure(err)
+
+    def _begin(self, made: RoleSetup, environment: Mapping[str, str], threads: int) -> None:
         self._name = made.name
         for name, value in environment.items():
             os.environ.setdefault(name, value)
@@ -38,11 +45,7 @@ class RoleActor:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         mask_streams()
         sys.path += [entry for entry in made.path if entry not in sys.path]
-        try:
-            self._host = Host(made)
-            self._begun = encode_result(None)
-        except RftError as err:
-            self._begun = encode_failure(err)
+        self._host = Host(made)
 
     def __repr__(self) -> str:
         """The prefix that Ray puts before each line of the actor's output."""

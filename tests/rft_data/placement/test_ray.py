@@ -1,14 +1,24 @@
 """Roles as Ray actors: what is particular to Ray."""
 
 import os
+import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from rft_data.core.errors import BusyError, RecipeError, RftError, RoleDiedError, StalledError
+from rft_data.core.errors import (
+    BusyError,
+    MissingExtraError,
+    RecipeError,
+    RftError,
+    RoleDiedError,
+    StalledError,
+)
 from rft_data.core.roles import Role, RoleSpec
 from rft_data.placement.calls import Patience, RoleSetup
 from rft_data.placement.ray import RayPlacement
@@ -42,6 +52,16 @@ def test_an_actor_has_its_name_its_share_and_its_environment(
     for stream in ("stdout", "stderr"):  # an actor masks those of its process
         monkeypatch.setattr(sys, stream, getattr(sys, stream))
     assert repr(RoleActor(RoleSetup("x", "toy:refuses", {}, None, [], {}).encode(), {}, 1)) == "x"
+
+
+def test_a_node_with_another_version_of_this_package_is_refused(
+    placement: RayPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = RoleSetup.of(spec("toy-1"), None)
+    monkeypatch.setattr(RoleSetup, "of", lambda *_: replace(made, version="0.1.0"))
+    there = rf"role 'toy-1' .* {re.escape(socket.gethostname())}, which has rft-data .*the run is of 0\.1\.0"
+    with pytest.raises(MissingExtraError, match=there):
+        placement.start(spec("toy-1"))
 
 
 def test_coroutines_run_beside_each_other_and_beside_one_plain_method(toy: Role) -> None:
