@@ -20,8 +20,10 @@ from rft_data.recipe.presets import OFFLINE, with_preset, written_place
 from rft_data.recipe.public_keys import shown_leaves
 from rft_data.recipe.recipe import Recipe
 from rft_data.recipe.references import filled
+from rft_data.recipe.running import PlacementSection
 from rft_data.recipe.section import Loc
 from rft_data.recipe.sections import Operators
+from rft_data.recipe.transports import named_way
 
 PRESET, DEFAULT = "preset", "default"
 
@@ -54,7 +56,7 @@ def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
     Raises: what load_recipe raises.
     """
     recipe = load_recipe(path, overrides)
-    lines = [*_algorithms(recipe), *_engines(recipe)]
+    lines = [*_algorithms(recipe), *_engines(recipe), *_weights(recipe)]
     for one in values(path, overrides):
         lines.append(f"{one.key} = {json.dumps(one.value, ensure_ascii=False)}  # {one.origin}")
     return lines
@@ -84,6 +86,16 @@ def _engines(recipe: Recipe) -> Iterator[str]:
         f"{', a coordinator' if spread.data > 1 else ''}); in all {count * spread.devices} {kind}, "
         f"{count * (1 + spread.processes)} processes"
     )
+
+
+def _weights(recipe: Recipe) -> Iterator[str]:
+    """How published weights reach explorers that are other processes than the trainer."""
+    playing = with_explorers(recipe)
+    place: PlacementSection | None = getattr(recipe, "placement", None)
+    if playing is None or playing.explorer.base_url is not None or place is None or place.use == "inline":
+        return
+    use, why = named_way(playing.explorer.engine, place)
+    yield f"# weights reach the explorers by '{use}': {why}"
 
 
 class _Origins:

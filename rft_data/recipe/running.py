@@ -54,6 +54,18 @@ class Sync(Section):
         return self.every == 1 and self.max_staleness == 0
 
 
+class TransportSection(Section):
+    """How published weights reach the engine; see docs/weights.md."""
+
+    use: Literal["directory", "shm", "ray", "gloo", "nccl", "ipc", "auto"] | None = Field(
+        default=None, exclude_if=lambda given: given is None
+    )
+    """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory;
+    `ray`: Ray's object store, `gloo`: broadcast over TCP, both for nodes that do not see the folder; `nccl`:
+    broadcast between GPUs; `ipc`: memory of a GPU that is shared; `auto`: what fits the placement. Left out:
+    `auto` with `placement.use: ray`, else `directory`."""
+
+
 class OffPolicy(Section):
     """How rows of an older policy are corrected for; see docs/trainers.md."""
 

@@ -18,7 +18,7 @@ from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
 from rft_data.recipe.names import SAMPLERS, known_name, known_operator, known_option
 from rft_data.recipe.rewards import RewardComponent
-from rft_data.recipe.running import Component
+from rft_data.recipe.running import Component, TransportSection
 from rft_data.recipe.section import Section
 from rft_data.recipe.workflow_args import PlayedWorkflow
 from rft_data.sampler.make import make_policy
@@ -132,15 +132,6 @@ class TaskUpkeep(Section):
     """Make new tasks out of played ones in each round; left out: none are made."""
 
 
-class TransportSection(Section):
-    """How published weights reach the engine; see docs/weights.md."""
-
-    use: Literal["directory", "shm", "ray", "gloo", "nccl", "ipc", "auto"] = "directory"
-    """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory;
-    `ray`: Ray's object store, `gloo`: broadcast over TCP, both for nodes that do not see the folder; `nccl`:
-    broadcast between GPUs; `ipc`: memory of a GPU that is shared; `auto`: what fits the placement."""
-
-
 class EngineSection(Section):
     """What samples completions."""
 
@@ -154,7 +145,7 @@ class EngineSection(Section):
     """`drain`: running requests finish under the old weights; `continue`: they go on under the new ones;
     `recompute`: the same, and what they have read is computed again. See docs/weights.md."""
     transport: TransportSection = TransportSection()
-    """Way of the published weights to the engine; the default reads the published folder."""
+    """Way of the published weights to the engine; the default fits the placement."""
     options: dict[str, object] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
 

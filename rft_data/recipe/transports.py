@@ -15,8 +15,10 @@ AUTO = "auto"
 
 def named_way(engine: EngineSection, place: PlacementSection) -> tuple[str, str]:
     """The way that the weights of these explorers go, and who chose it and why."""
-    use: str = engine.transport.use
-    return (use, "the recipe names it") if use != AUTO else _suggested(engine, place)
+    use = engine.transport.use
+    if use is None and place.use != "ray":
+        return "directory", "the recipe names no other"
+    return (use, "the recipe names it") if use not in (None, AUTO) else _suggested(engine, place)
 
 
 def check_transport(engine: EngineSection, place: PlacementSection) -> None:
@@ -24,7 +26,7 @@ def check_transport(engine: EngineSection, place: PlacementSection) -> None:
 
     Raises: ValueError.
     """
-    use = engine.transport.use
+    use = str(engine.transport.use)
     if use in _RULES and (problem := _RULES[use](engine, place)):
         raise ValueError(f"'explorer.engine.transport' is '{use}', {problem}, or 'auto'")
 
@@ -49,6 +51,11 @@ def _of_processes(engine: EngineSection, place: PlacementSection) -> str:
 def _of_nccl(engine: EngineSection, place: PlacementSection) -> str:
     if place.use == "ray":
         return "which the run's own process sends, and as a Ray actor it has no GPU; use 'ray' or 'gloo'"
+    if place.colocate:
+        return (
+            "which broadcasts between GPUs of their own, and with 'placement.colocate' trainer and explorer "
+            "share them; use 'gloo' or 'shm'"
+        )
     gpus = {"explorers": place.explorers.gpus, "trainer": place.trainer.gpus}
     for name, count in gpus.items():
         if count < 1:
@@ -82,7 +89,10 @@ def _suggested(engine: EngineSection, place: PlacementSection) -> tuple[str, str
     if place.explorers.gpus and not _of_nccl(engine, place):
         return "nccl", "explorers and trainer have GPUs of their own on one machine"
     if not _of_ipc(engine, place):
-        return "ipc", "all explorers share one GPU"
+        return (
+            "ipc",
+            "trainer and explorers share one GPU" if place.colocate else "all explorers share one GPU",
+        )
     return "shm", "explorers are processes of one machine"
 
 

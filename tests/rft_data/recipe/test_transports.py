@@ -9,6 +9,8 @@ import pytest
 
 from rft_data.core.errors import RecipeError
 from rft_data.recipe import load_recipe
+from rft_data.recipe.explain import explain
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.running import PlacementSection
 from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.transports import named_way
@@ -17,7 +19,13 @@ from tests.rft_data.run.test_online import write_recipe
 OWN_GPUS = ["placement.explorers.gpus=1", "placement.trainer.gpus=1"]
 ONE_GPU = ["placement.explorers={count: 2, gpus: 0.5}", "explorer.engine.use=vllm"]
 
+IN_TURNS = ["placement.use=local", *OWN_GPUS, "placement.colocate=true", "explorer.engine.use=vllm"]
 ROUTED = ["explorer.engine.use=routed", "explorer.engine.options={engines: [{use: transformers}]}"]
+
+
+def gpus(each: int) -> dict[str, Any]:
+    """GPUs of explorers and trainer."""
+    return {"explorers": {"gpus": each}, "trainer": {"gpus": each}}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +38,7 @@ ROUTED = ["explorer.engine.use=routed", "explorer.engine.options={engines: [{use
         ("nccl", ["placement.use=local"], "GPUs of their own, .* 'placement.explorers.gpus' is 0"),
         ("nccl", ["placement.use=local", OWN_GPUS[0]], "'placement.trainer.gpus' is 0; give both 1 or more"),
         ("nccl", ["placement.use=local", *OWN_GPUS], ""),
+        ("nccl", [*IN_TURNS, "sync={every: 1, max_staleness: 0}"], "with 'placement.colocate' .* share them"),
         ("nccl", ["placement.use=ray", *OWN_GPUS], "as a Ray actor it has no GPU; use 'ray' or 'gloo'"),
         ("ipc", ["placement.use=local"], "memory of one GPU .* asks for 0 in all"),
         ("ipc", ["placement.use=local", *ONE_GPU], ""),
@@ -58,8 +67,24 @@ def test_way_that_the_placement_cannot_go_is_refused(
         ({"use": "local", "explorers": {"count": 2, "gpus": 0.5}}, "vllm", "ipc"),
         ({"use": "local", "explorers": {"count": 2, "gpus": 0.5}}, "transformers", "shm"),
         ({"use": "local", "explorers": {"count": 3, "gpus": 0.5}}, "vllm", "shm"),
+        ({"use": "local", "colocate": True, **gpus(1)}, "vllm", "ipc"),
+        ({"use": "local", "colocate": True, **gpus(2)}, "vllm", "shm"),
+        ({"use": "local", "colocate": True}, "vllm", "shm"),
     ],
 )
 def test_auto_is_what_fits_the_placement(place: dict[str, Any], engine: str, use: str) -> None:
     section = EngineSection.model_validate({"use": engine, "transport": {"use": "auto"}})
     assert named_way(section, PlacementSection.model_validate(place))[0] == use
+
+
+@pytest.mark.parametrize(("place", "use"), [("inline", "directory"), ("local", "directory"), ("ray", "ray")])
+def test_default_is_the_folder_where_all_see_it_and_auto_with_ray(
+    tmp_path: Path, place: str, use: str
+) -> None:
+    file, change = write_recipe(tmp_path), [f"placement.use={place}"]
+    recipe = load_recipe(file, change)
+    assert isinstance(recipe, OnlineRecipe)
+    found, why = named_way(recipe.explorer.engine, recipe.placement)
+    assert found == use
+    said = [line for line in explain(file, change) if line.startswith("# weights reach")]
+    assert said == ([] if place == "inline" else [f"# weights reach the explorers by '{use}': {why}"])
