@@ -81,7 +81,10 @@ class CopiedFiles:
         self._sent: list[Path] = []
 
     def fetch(self, folder: Path) -> None:
-        """Copy it, once per node: other roles of the node wait and use the copy."""
+        """Copy it, once per node: other roles of the node wait and use the copy.
+
+        Files that came whole before a copy was interrupted are not sent again.
+        """
         theirs = self._listing(folder)
         if not theirs:
             raise MissingFileError(f"the run has no files in {folder}; is it the run's own folder?")
@@ -93,15 +96,24 @@ class CopiedFiles:
                     f"{folder} on this node holds other files than on the run's node, and was not copied "
                     "from there; move one of them, so that paths mean the same everywhere."
                 )
+            shutil.rmtree(folder, ignore_errors=True)
             draft = folder.with_name(f".copy-{folder.name}")
-            for leftover in (draft, folder):
-                shutil.rmtree(leftover, ignore_errors=True)
-            for name, (size, digest) in theirs.items():
-                self._fetch_file(folder, name, size, draft / name)
-                if file_digest(draft / name) != digest:
-                    raise IntegrityError(f"'{name}' of {folder} came damaged, or was changed; start again.")
+            self._complete(draft, folder, theirs)
             copied.touch()
             draft.rename(folder)
+
+    def _complete(self, draft: Path, folder: Path, theirs: Listing) -> None:
+        """Copy what a copy of the folder lacks, which may have been interrupted. Raises: IntegrityError."""
+        whole = {name for name, facts in _listed(draft).items() if theirs.get(name) == facts}
+        for name, path in list(files_below(draft)):
+            if name not in whole:
+                path.unlink()
+        for name, (size, digest) in theirs.items():
+            if name in whole:
+                continue
+            self._fetch_file(folder, name, size, draft / name)
+            if file_digest(draft / name) != digest:
+                raise IntegrityError(f"'{name}' of {folder} came damaged, or was changed; start again.")
 
     def _fetch_file(self, folder: Path, name: str, size: int, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,9 +15,10 @@ from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.placement.hub.access import make_token
 from rft_data.placement.hub.client import HUB_TOKEN
+from rft_data.placement.hub.connection import Connection
 from rft_data.placement.hub.file_parts import PART
 from rft_data.placement.hub.node_files import CopiedFiles, SharedFiles, node_files
-from rft_data.placement.hub.run_files import RunFiles, RunFolders
+from rft_data.placement.hub.run_files import RunFiles, RunFolders, files_below
 from rft_data.run.seen_by_hub import hub_copy
 
 
@@ -107,6 +109,49 @@ def test_a_copy_waits_for_another_process_and_not_for_ever_nor_through_a_link(
         with pytest.raises(RftError, match="is a symbolic link"):
             copies.fetch(folder)
     assert not folder.with_name("precious").exists()
+
+
+class OtherNode:
+    """The connection of a node on which a model has another path than on the hub's; it may be cut."""
+
+    def __init__(self, connection: Connection, theirs: Path) -> None:
+        self._connection, self._theirs = connection, str(theirs)
+        self.asked: list[str] = []
+        self.cut_at = 99
+
+    def call(self, method: str, args: dict[str, Any], *more: Any, deadline_s: float) -> Any:
+        return self._connection.call(method, {**args, "folder": self._theirs}, *more, deadline_s=deadline_s)
+
+    def rows(self, method: str, args: dict[str, Any], *, deadline_s: float) -> pa.Table:
+        self.asked.append(args["name"])
+        if len(self.asked) > self.cut_at:
+            raise StalledError("the link is cut")
+        return self._connection.rows(method, {**args, "folder": self._theirs}, deadline_s=deadline_s)
+
+
+def test_a_copy_that_was_interrupted_goes_on_with_the_files_it_lacks(
+    hub: HubServer, folders: RunFolders, tmp_path: Path
+) -> None:
+    theirs, ours = folders.models[0], tmp_path / "of-this-node" / "model"
+    for name in "abcd":
+        (theirs / name).write_text(name * 9)
+    with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
+        node = OtherNode(client.connection, theirs)
+        copies = CopiedFiles(cast("Connection", node))
+        names = [name for name, _ in files_below(theirs)]
+        node.cut_at = len(names) - 2
+        with pytest.raises(StalledError):
+            copies.fetch(ours)
+        draft = ours.with_name(".copy-model")
+        (draft / names[0]).write_text("damaged since")
+        (draft / "of another model").touch()
+        node.asked, node.cut_at = [], 99
+        copies.fetch(ours)
+    assert node.asked == [names[0], *names[-2:]]
+    assert [(name, path.read_bytes()) for name, path in files_below(ours)] == [
+        (name, path.read_bytes()) for name, path in files_below(theirs)
+    ]
+    assert not draft.exists()
 
 
 def test_files_that_a_hub_shows_stay_in_the_copy(
