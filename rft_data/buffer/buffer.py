@@ -242,10 +242,18 @@ class Buffer:
         return self.read(name, columns, where, limit).to_pandas()
 
     def batches(
-        self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Like `read`, in batches of about 1,000 rows, so that memory is bounded."""
-        for batch in self._store.batches(name, columns, where):
+        """Like `read`, in batches of at most 1,024 rows and about 8 MiB, so that memory is bounded.
+
+        `offset`: how many rows that match are left out first.
+        """
+        for batch in self._store.batches(name, columns, where, limit, offset):
             yield from checked(self.location, name, columns, pa.Table.from_batches([batch])).to_batches()
 
     def parts(self, name: str) -> Iterator[Part]:

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 _CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
+BATCH_ROWS, BATCH_BYTES = 1024, 8 << 20
+"""Bounds of a batch of `batches`; a row that is larger is a batch of its own."""
+_READ_AHEAD_BYTES = 64 << 20
+"""What Lance reads from files before it is asked for; 2 GiB unless told."""
 
 _STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": FORMAT}
 
@@ -312,12 +316,22 @@ class Store:
             return few_rows(opened, columns, to_sql(where, TABLES[name][0]))
 
     def batches(
-        self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Like `scan`, in batches, so that memory is bounded."""
+        """Like `scan`, in batches of at most BATCH_ROWS and about BATCH_BYTES, so that memory is bounded.
+
+        `offset`: how many rows that match are left out first.
+        """
         names, _ = self._shape(name, columns)
+        if limit is not None and limit < 1:
+            return
         with damage_named(self.location, name):
-            scanner = self._scanner(name, names, where, batch_size=1024)
+            scanner = self._scanner(name, names, where, limit, offset, bounded=True)
             for batch in () if scanner is None else scanner.to_batches():
                 yield batch.select(names)
 
@@ -330,9 +344,10 @@ class Store:
         name: str,
         names: list[str],
         where: Filter | None,
-        *,
         limit: int | None = None,
-        batch_size: int | None = None,
+        offset: int | None = None,
+        *,
+        bounded: bool = False,
     ) -> LanceScanner | None:
         """A scan by Lance itself, which takes a third of the CPU time of LanceDB's query, measured."""
         if not self._made(name):
@@ -340,7 +355,16 @@ class Store:
         chosen = None if where is None else to_sql(where, TABLES[name][0])
         head = self._newest(name)
         held = self._holding(name, head, where)
-        return head.scanner(names, chosen, fragments=held, limit=limit, batch_size=batch_size)
+        return head.scanner(
+            names,
+            chosen,
+            fragments=held,
+            limit=limit,
+            offset=offset,
+            batch_size=BATCH_ROWS if bounded else None,
+            batch_size_bytes=BATCH_BYTES if bounded else None,
+            io_buffer_size=_READ_AHEAD_BYTES if bounded else None,
+        )
 
     def parts(self, name: str) -> Iterator[Part]:
         """The parts of the newest version of a table, oldest first; none when it does not exist yet."""

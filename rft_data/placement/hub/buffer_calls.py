@@ -39,12 +39,14 @@ BRINGING: Mapping[str, pa.Schema] = {
     "write_file": PART,
 }
 """The calls that bring rows, and their columns."""
+GIVING = frozenset({"read", "tail", "take", "leased", "payload"})
+"""The calls that give rows."""
 _LISTS = ("rows", "feedback", "groups", "versions")
 """Arguments with rows as JSON."""
 _PAYLOAD = ("media_type", "data")
 _SHOWN = 20
-_ROWS_PER_READ = 1024
-"""Rows that `take` reads at a time."""
+_FIRST_ROWS, _MOST_ROWS = 8, 64
+"""Rows that `take` reads at a time: only when they are read is it known how large they are."""
 
 
 class Calls:
@@ -175,28 +177,35 @@ class Calls:
         where: dict[str, object] | None = None,
         limit: int | None = None,
     ) -> Rows:
-        """`Buffer.batches`, or `Buffer.read` where there is a limit; a large one is kept while it is sent."""
+        """`Buffer.batches`."""
         schema = _schema(name, columns)
         chosen = None if where is None else parse_filter(where, TABLES[name][0])
-        if limit is None or limit > wire.MAX_REQUEST_ROWS:
-            return Rows(schema, _first(limit, self._buffer.batches(name, schema.names, chosen)))
-        return Rows(schema, iter(self._buffer.read(name, schema.names, chosen, limit).to_batches()))
+        return Rows(schema, self._buffer.batches(name, schema.names, chosen, limit))
 
     def tail(self, name: str, n: int) -> Rows:
-        """`Buffer.tail`, whose rows are in memory at once; at most `wire.MAX_REQUEST_ROWS`."""
-        wire.check_request(n, 0)
-        return Rows(_schema(name, None), iter(self._buffer.tail(name, n).to_batches()))
+        """`Buffer.tail`, in batches."""
+        schema, stored = _schema(name, None), self._buffer.counts()[name]
+        return Rows(schema, self._buffer.batches(name, None, None, n, max(0, stored - n)))
 
     def take(self, seqs: list[int]) -> Rows:
-        """`Buffer.take`."""
+        """`Buffer.take` of rows that are asked for once, at most `wire.MAX_REQUEST_ROWS`."""
+        wire.check_request(len(seqs), 0)
+        _check_distinct(seqs)
         return Rows(EXPERIENCES, self._take_parts(seqs))
 
     def _take_parts(self, seqs: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(seqs), _ROWS_PER_READ):
-            yield from self._buffer.take(seqs[start : start + _ROWS_PER_READ]).to_batches()
+        start, step = 0, _FIRST_ROWS
+        while start < len(seqs):
+            part = self._buffer.take(seqs[start : start + step])
+            start += step
+            room = arrow_rows.BATCH_BYTES * part.num_rows // part.nbytes
+            step = max(1, min(2 * step, room, _MOST_ROWS))
+            yield from part.to_batches()
+            del part  # before the next is read
 
     def leased(self, lease: Lease, pipeline_hash: str) -> Rows:
-        """The rows of `Buffer.leased`."""
+        """The rows of `Buffer.leased`, which are in memory at once."""
+        _check_distinct(lease.seqs)
         table = self._buffer.leased(lease, pipeline_hash).table
         return Rows(table.schema, iter(table.to_batches()))
 
@@ -215,14 +224,12 @@ class Calls:
         return sorted(self._buffer.lost_rows())
 
 
-def _first(limit: int | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first rows of the batches; None: all."""
-    for batch in batches:
-        yield batch if limit is None else batch.slice(0, limit)
-        if limit is not None:
-            limit -= batch.num_rows
-            if limit <= 0:
-                return
+def _check_distinct(seqs: Sequence[int]) -> None:
+    """Raises: RowError for a row number that is there twice: a short call would stand for a long answer."""
+    if len(set(seqs)) < len(seqs):
+        raise RowError(
+            f"a hub call names {len(seqs)} rows, of which {len(set(seqs))} differ; name each row once."
+        )
 
 
 def _check_tags(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from rft_data.core.once import Once
 from rft_data.core.words import HubRole
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.access import Holder, holder
-from rft_data.placement.hub.buffer_calls import Calls
+from rft_data.placement.hub.buffer_calls import GIVING, Calls
 from rft_data.placement.hub.frames import Channel, Kind
 from rft_data.placement.hub.shares import Shares
 from rft_data.placement.hub.turns import Turns
@@ -30,6 +30,8 @@ RECEIVE_S = 60.0
 """Longest time for a call to arrive, once it has begun, and for a part of an answer to be taken."""
 ROOM_S = 60.0
 """Longest wait of a call for the other calls of its client, before it is received."""
+ANSWER_BYTES = 64 << 20
+"""Share of a call that gives rows: what is read and what is sent of them at a time."""
 _GREETING_S = 10.0
 _DRAIN_S = 5.0
 _TOKEN_BYTES = 4096
@@ -158,20 +160,26 @@ class Served:
         self, client: Holder, method: str, args: dict[str, object], sent: tuple[pa.Buffer, int] | None
     ) -> None:
         """Make a call that has arrived, and send the answer; an error is an answer too."""
+        size = ANSWER_BYTES if method in GIVING else 0
         try:
-            with _as_rft_error(method):
-                client.check(method, args)
-                result = self._serving.calls.answer(method, args, sent)
-            if isinstance(result, Rows):
-                self._send_rows(method, result)
-                result = None
-            elif isinstance(result, Once):  # held until it is sent, so that others share it
-                self._serving.turns.send(self.channel, Kind.ROWS, result.value(), RECEIVE_S)
-                result = None
-            last = encode_result(result)
+            client.check(method, args)
+            with self._serving.shares.taken(client, 0, size, ROOM_S):
+                last = encode_result(self._result(method, args, sent))
         except RftError as err:
             last = encode_error(err)
         self._send(Kind.ANSWER, last)
+
+    def _result(self, method: str, args: dict[str, object], sent: tuple[pa.Buffer, int] | None) -> object:
+        """Make a call; send its result and return None if that is rows, else return it."""
+        with _as_rft_error(method):
+            result = self._serving.calls.answer(method, args, sent)
+        if isinstance(result, Rows):
+            self._send_rows(method, result)
+            return None
+        if isinstance(result, Once):  # held until it is sent, so that others share it
+            self._serving.turns.send(self.channel, Kind.ROWS, result.value(), RECEIVE_S)
+            return None
+        return result
 
     def _send_rows(self, method: str, result: Rows) -> None:
         parts = arrow_rows.parts(result.schema, result.batches)

@@ -1,7 +1,7 @@
 """What the holder of a token may do to a hub, and what the others notice of it: nothing."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import pyarrow as pa
@@ -9,11 +9,22 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.buffer.validation import encode
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import BusyError, RowError, StalledError, TokenError
+from rft_data.core.groups import Lease
 from rft_data.core.rows import Feedback
 from rft_data.core.schema import INCOMING
 from rft_data.core.words import HubRole
-from rft_data.placement.hub import HubClient, HubServer, access, arrow_rows, server, serving, wire
+from rft_data.placement.hub import (
+    HubClient,
+    HubServer,
+    access,
+    arrow_rows,
+    buffer_calls,
+    server,
+    serving,
+    wire,
+)
 from rft_data.placement.hub.frames import _HEAD, Channel, Kind
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.placement.hub.conftest import answer, connected, wait_for
@@ -121,16 +132,90 @@ def test_a_list_of_rows_in_json_is_bounded_too(hub: HubServer) -> None:
             client.add_feedback([Feedback("x", "a", "k", 1.0)] * 8193)
 
 
-def test_a_read_is_bounded_by_a_batch_and_not_by_its_limit(
+def test_reads_are_bounded_by_bytes_and_not_by_their_limit(
     hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_REQUEST_ROWS", 3)
-    buffer.append([make_experience(i) for i in range(8)])
-    monkeypatch.setattr(Buffer, "read", None)  # it would hold all rows at once
+    buffer.append([make_experience(i, completion_text=f"{i}" * (3 << 20)) for i in range(8)])
+    whole = Buffer.batches
+    sizes = []
+
+    def watched(self: Buffer, *args: object) -> Iterator[pa.RecordBatch]:
+        for batch in whole(self, *args):
+            sizes.append(batch.nbytes)
+            yield batch
+
+    monkeypatch.setattr(Buffer, "batches", watched)
+    for name in ("read", "tail"):
+        monkeypatch.setattr(Buffer, name, None)  # it would hold all rows at once
     with HubClient(hub.address, token(hub, HubRole.READER)) as reader:
-        assert reader.read("experiences", ["seq"], limit=5).column("seq").to_pylist() == [0, 1, 2, 3, 4]
-        with pytest.raises(RowError, match="has 4 rows; at most 3"):
-            reader.tail("experiences", 4)
+        assert reader.read("experiences", limit=5).column("seq").to_pylist() == [0, 1, 2, 3, 4]
+        assert reader.tail("experiences", 6).column("seq").to_pylist() == [2, 3, 4, 5, 6, 7]
+        assert reader.tail("experiences", 9).num_rows == 8
+        assert reader.tail("experiences", 0).num_rows == reader.read("experiences", limit=0).num_rows == 0
+    assert len(sizes) >= 10
+    assert max(sizes) < 10 << 20
+
+
+def test_a_short_call_does_not_stand_for_many_rows(
+    hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer.append([make_experience(i) for i in range(3)])
+    monkeypatch.setattr(wire, "MAX_REQUEST_ROWS", 3)
+    lease = Lease("trainer", 0, 0, 0, (2, 2), ("g",), content_id([2, 2]))
+    with HubClient(hub.address, token(hub, HubRole.READER)) as reader:
+        with pytest.raises(RowError, match="names 3 rows, of which 1 differ; name each row once"):
+            reader.connection.rows("take", {"seqs": [2] * 3}, deadline_s=5)
+        with pytest.raises(RowError, match="names 2 rows, of which 1 differ; name each row once"):
+            reader.leased(lease, "p")
+        with pytest.raises(RowError, match="has 4 rows; at most 3 are taken"):
+            reader.connection.rows("take", {"seqs": [0, 1, 2, 3]}, deadline_s=5)
+        rows = reader.connection.rows("take", {"seqs": [2, 0, 1]}, deadline_s=5)
+        assert rows["seq"].to_pylist() == [2, 0, 1]
+
+
+def test_take_reads_few_rows_until_it_knows_how_large_they_are(
+    hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer.append([make_experience(i) for i in range(200)])
+    buffer.append([make_experience(200 + i, completion_text=f"{i}" * (3 << 20)) for i in range(6)])
+    whole, read = Buffer.take, []
+
+    def watched(self: Buffer, seqs: Sequence[int]) -> pa.Table:
+        read.append(len(seqs))
+        return whole(self, seqs)
+
+    monkeypatch.setattr(Buffer, "take", watched)
+    with HubClient(hub.address, token(hub, HubRole.READER)) as reader:
+        assert reader.take(range(200))["seq"].to_pylist() == list(range(200))
+        assert read == [8, 16, 32, 64, 64, 16]
+        read.clear()
+        args = {"seqs": [0, 1, 2, 200, 201, 202, 203, *range(3, 11)]}
+        monkeypatch.setattr(buffer_calls, "_FIRST_ROWS", 1)
+        rows = reader.connection.rows("take", args, deadline_s=30)
+        assert rows["seq"].to_pylist() == args["seqs"]
+        assert read == [1, 2, 4, 2, 4, 2], "after 4 rows of 3 MiB, as many as fit 8 MiB"
+
+
+def test_calls_that_give_rows_take_a_share_until_they_are_sent(
+    hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer.append([make_experience(i, completion_text=f"{i}" * (4 << 20)) for i in range(8)])
+    monkeypatch.setattr(wire, "MAX_REQUEST_BYTES", 3 * serving.ANSWER_BYTES - 1)
+    monkeypatch.setattr(serving, "ROOM_S", 0.2)
+    with (
+        HubClient(hub.address, token(hub, HubRole.READER, "mad")) as mad,
+        HubClient(hub.address, token(hub, HubRole.READER, "good")) as good,
+    ):
+        streams = [mad.batches("experiences") for _ in range(2)]
+        begun = [next(stream).num_rows for stream in streams]  # and takes no more for now
+        with pytest.raises(StalledError, match=r"reader 'mad'. had 0 rows"):
+            mad.take([0])
+        assert mad.counts()["experiences"] == 8
+        assert good.take([0]).num_rows == 1
+        rest = [sum(batch.num_rows for batch in stream) for stream in streams]
+        assert [sum(rows) for rows in zip(begun, rest, strict=True)] == [8, 8]
+        wait_for(lambda: hub._serving.shares._bytes.total() == 0)
+        assert mad.take([0]).num_rows == 1
 
 
 # --- time --------------------------------------------------------------------------------------------
