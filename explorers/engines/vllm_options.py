@@ -33,9 +33,6 @@ _CPU_DEFAULTS: Mapping[str, object] = {
     "max_num_batched_tokens": 2048,  # 4096 of vLLM's own would change what every recorded seed samples
 }
 
-READABLE = ("directory", "shm")
-"""Ways of weights whose files every process of a machine can read."""
-
 _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
 
 REFUSED: Mapping[str, str] = {
@@ -116,22 +113,15 @@ def served_config(
     parallel = parallel_sizes(options)
     for name, why in unfit(model_path, parallel):
         raise RecipeError(f"explorer.engine.options.{name} is {options[name]!r}: {why}.")
-    arguments = engine_arguments(model_path, seed, max_model_len, options)
+    # In an actor of Ray vLLM would take actors for workers, for which the placement reserves nothing.
+    workers = {"distributed_executor_backend": "mp"} if parallel.tensor * parallel.pipeline > 1 else {}
+    arguments = engine_arguments(model_path, seed, max_model_len, {**workers, **options})
     try:
         return arguments.create_engine_config(UsageContext.LLM_CLASS)
     except (ValueError, NotImplementedError) as err:
         raise RecipeError(
             f"explorer.engine.options: vLLM cannot divide {model_path} as {parallel}: {err}"
         ) from err
-
-
-def check_readable(transport: str) -> None:
-    """Raises: RecipeError for a way of weights that workers of their own processes cannot read."""
-    if transport not in READABLE:
-        raise RecipeError(
-            f"explorer.engine.transport '{transport}' reaches only the explorer's own process, and an engine "
-            f"over several devices has workers beside it; use one of: {', '.join(READABLE)}."
-        )
 
 
 def needed_options(

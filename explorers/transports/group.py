@@ -14,7 +14,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from explorers.transports.arrival import Arrived, Source, arrived_files, checked_manifest, tensors_in_bytes
+from explorers.transports.arrival import Arrived, arrived_files, checked_manifest
+from explorers.transports.held import HeldFile, forget, held_source
 from rft_data.core.errors import EngineError, RecipeError, StalledError
 from rft_data.core.lookup import need
 from rft_data.core.rows import WeightRef
@@ -178,9 +179,8 @@ class GroupTransport:
             where = f"'{self._backend}' from {self._host}:{self._port}"
             manifest = checked_manifest(answer["manifest"].encode(), ref, where)
             held = {name: one for name, one in files.items() if name != PROBE_FILE}
-            source: Source = {"use": "group", "files": {name: one.path for name, one in held.items()}}
             arrays = {name: one.data for name, one in files.items()}
-            return arrived_files(arrays, manifest, ref, source, done=partial(_forget, files))
+            return arrived_files(arrays, manifest, ref, held_source(held), done=partial(forget, files))
 
     def close(self) -> None:
         """Stop asking; idempotent."""
@@ -226,33 +226,6 @@ class GroupTransport:
             group.broadcast(files[name].data)
         group.leave()
         return files
-
-
-class HeldFile:
-    """Bytes in memory that other processes of this user can open by `path`; they go with this object."""
-
-    def __init__(self, name: str, size: int) -> None:
-        """`size` bytes, all 0."""
-        descriptor = os.memfd_create(name)
-        os.truncate(descriptor, size)
-        self._file = os.fdopen(descriptor)
-        self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        self.data: npt.NDArray[np.uint8] = np.memmap(self.path, np.uint8, "r+", shape=(size,))
-
-    def close(self) -> None:
-        """Free the memory once nothing reads it."""
-        self._file.close()
-
-
-def _forget(files: Mapping[str, HeldFile], error: BaseException | None) -> None:
-    for file in files.values():
-        file.close()
-
-
-def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a version's files, in an engine's worker."""
-    for name in sorted(source["files"]):
-        yield from tensors_in_bytes(np.memmap(source["files"][name], np.uint8, "r"))
 
 
 def own_address(host: str, port: int) -> str:

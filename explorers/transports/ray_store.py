@@ -129,9 +129,15 @@ class RayStore:
 
 def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a version's files, in an engine's worker."""
-    files = _files(source, None)
-    for name in sorted(files.keys() - {PROBE_FILE, MANIFEST_FILE}):
+    files = tensor_files(source)
+    for name in sorted(files):
         yield from tensors_in_bytes(files[name])
+
+
+def tensor_files(source: Source) -> dict[str, npt.NDArray[np.uint8]]:
+    """A version's files with tensors, as byte arrays in the node's object store."""
+    files = _files(source, None)
+    return {name: files[name] for name in files.keys() - {PROBE_FILE, MANIFEST_FILE}}
 
 
 def _files(source: Source, only: str | None) -> dict[str, npt.NDArray[np.uint8]]:

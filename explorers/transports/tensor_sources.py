@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from explorers.transports import directory, group, ray_store
+from explorers.transports import directory, held, ray_store
 from explorers.transports.arrival import Source, whole_tensors
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ Tensors = Iterator[tuple[str, "torch.Tensor"]]
 READERS: Mapping[str, Callable[[Source], Tensors]] = {
     "directory": directory.read,
     "ray": ray_store.read,
-    "group": group.read,
+    "memory": held.read,
 }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from explorers.engines.parallel import SIZES, Parallel, parallel_sizes, unfit, unfit_shape
-from explorers.engines.vllm_options import READABLE
 from rft_data.core.errors import RecipeError
 from rft_data.core.gpus import gpu_number, visible_devices
 from rft_data.core.words import Mode
@@ -14,12 +13,11 @@ from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.section import Loc
 
-_ENGINE: Loc = ("explorer", "engine")
-_OPTIONS: Loc = (*_ENGINE, "options")
+_OPTIONS: Loc = ("explorer", "engine", "options")
 
 
 def device_problems(tree: Tree) -> Iterator[Problem]:
-    """Sizes, GPUs, and a way of weights that do not go together."""
+    """Sizes and GPUs that do not go together."""
     options = value(tree, "explorer", "engine", "options")
     if not isinstance(options, Mapping):
         return
@@ -145,11 +143,4 @@ def _places(tree: Tree, parallel: Parallel) -> Iterator[Problem]:
             ("placement", "explorers", "gpus"),
             f"each explorer has {gpus:g}, and its engine spreads over {parallel.devices} devices "
             f"({parallel}){others}; give {wanted}, or 0 for CPUs",
-        )
-    way = value(tree, "explorer", "engine", "transport", "use") or READABLE[0]
-    if way not in READABLE:
-        yield Problem(
-            (*_ENGINE, "transport", "use"),
-            f"'{way}' reaches only the explorer's own process, and an engine over several devices has "
-            f"workers beside it; use one of: {', '.join(READABLE)}",
         )

@@ -18,12 +18,16 @@ import pytest
 
 from explorers.engines.make import make_engine
 from explorers.engines.parallel import Parallel, parallel_sizes, unfit_shape
+from explorers.transports.group_sender import GroupSender
+from explorers.transports.ray_store import RaySender
 from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import EngineError, ParityError, RecipeError
 from rft_data.core.rows import WeightRef
 from tests.explorers.conftest import SERVED_HERE, Published
 from tests.explorers.engines.held import hold
+from tests.explorers.engines.test_adapter_versions import adapter_ref
 from tests.processes import runs
+from tests.rays import ray_for
 from tests.waiting import came, wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -149,6 +153,13 @@ def test_a_process_that_dies_in_the_middle_of_a_swap_fails_the_swap_and_all_that
     wait_for(lambda: not any(runs(one.pid) for one in pair.started))
 
 
+def processes_of(owner: psutil.Process) -> list[psutil.Process]:
+    """The engine core and the workers that were started there."""
+    return [
+        one for one in owner.children(recursive=True) if "resource_tracker" not in " ".join(one.cmdline())
+    ]
+
+
 def _own(model: Path, ref: WeightRef, said: Any) -> None:
     """A process that owns an engine, as an explorer's does."""
     from tests.explorers.engines.served import served_engine
@@ -173,33 +184,80 @@ def test_nothing_is_left_of_an_engine_whose_process_is_killed(tied: Published) -
     said.close()
     difference, spans = heard.recv()
     assert (difference <= 1e-4, spans) == (True, [(ref.version, 0, 4)])
-    started = psutil.Process(owner.pid).children(recursive=True)
-    assert len([one for one in started if "resource_tracker" not in " ".join(one.cmdline())]) == 3
+    started = processes_of(psutil.Process(owner.pid))
+    assert len(started) == 3
     owner.kill()
     owner.join()
     wait_for(lambda: not any(runs(one.pid) for one in started))
 
 
+@pytest.mark.slow
+@pytest.mark.served
+def test_weights_and_adapters_by_broadcast_reach_all_workers(tied: Published) -> None:
+    pytest.importorskip("vllm")
+    from tests.explorers.engines.served import served_engine
+
+    sender = GroupSender("gloo", "127.0.0.1")
+    way = {"use": "gloo", "host": sender.host, "port": sender.port, "explorer": "one"}
+    engine = served_engine(tied.base, seed=0, max_model_len=128, options={}, transport=way)
+    for ref in (tied.ref("a"), tied.ref("b"), adapter_ref(tied)[0]):
+        sender.offer(ref, ["one"])
+        assert asyncio.run(engine.swap_weights(ref)) <= 1e-4
+        (answer,) = play(engine, Sampling(4, min_tokens=4), PROMPTS[:1])
+        assert list(answer.version_spans) == [(ref.version, 0, 4)]
+    engine.close()
+    sender.close()
+
+
+class OnNode:
+    """An actor that owns an engine, as an explorer on a node of a Ray cluster does."""
+
+    def load(self, model: str, refs: list[WeightRef]) -> tuple[list[float], int]:
+        """The differences on the probes, and how many processes beside it do the work."""
+        settings = {"use": "vllm", "seed": 0, "max_model_len": 128, "swap": "drain"}
+        spread = {"tensor_parallel_size": 2}
+        way = {"use": "ray", "actor": "weights", "deadline_s": 60}
+        engine: Any = make_engine(settings | {"options": spread, "transport": way}, model)
+        differences = [asyncio.run(engine.swap_weights(ref)) for ref in refs]
+        beside = processes_of(psutil.Process())
+        engine.close()
+        return differences, len(beside)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+def test_weights_from_rays_store_reach_the_workers_of_an_actor_in_a_placement_group(tied: Published) -> None:
+    """It starts vLLM afresh, as a run does; the actor has room for itself alone."""
+    pytest.importorskip("vllm")
+    with ray_for(num_cpus=1, object_store_memory=128 << 20, log_to_driver=False) as ray:
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        sender, refs = RaySender("weights"), [tied.ref("a"), adapter_ref(tied)[0]]
+        room = PlacementGroupSchedulingStrategy(placement_group([{"CPU": 1}]))
+        actor = ray.remote(OnNode).options(num_cpus=1, scheduling_strategy=room).remote()
+        for ref in refs:
+            sender.offer(ref)
+        differences, processes = ray.get(actor.load.remote(str(tied.base), refs))
+        sender.close()
+    assert max(differences) <= 1e-4
+    assert processes == 3
+
+
 @pytest.mark.parametrize(
-    ("options", "transport", "message"),
+    ("options", "message"),
     [
-        (
-            {"tensor_parallel_size": 4},
-            "directory",
-            r"tensor_parallel_size is 4: the model has 2 attention heads",
-        ),
-        ({"tensor_parallel_size": 2}, "gloo", r"transport 'gloo' reaches only the explorer's own process"),
-        ({"tensor_parallel_size": "2"}, "directory", r"tensor_parallel_size is '2'; give a whole number"),
+        ({"tensor_parallel_size": 4}, r"tensor_parallel_size is 4: the model has 2 attention heads"),
+        ({"tensor_parallel_size": "2"}, r"tensor_parallel_size is '2'; give a whole number"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_starts(
-    tied: Published, options: dict[str, Any], transport: str, message: str
+    tied: Published, options: dict[str, Any], message: str
 ) -> None:
     pytest.importorskip("vllm")
-    arguments = {"host": "127.0.0.1", "port": 1, "explorer": "a"} if transport == "gloo" else {}
     settings = {"use": "vllm", "seed": 0, "max_model_len": 128, "options": options, "swap": "drain"}
     with pytest.raises(RecipeError, match=message):
-        make_engine(settings | {"transport": {"use": transport, **arguments}}, str(tied.base))
+        make_engine(settings | {"transport": {"use": "directory"}}, str(tied.base))
 
 
 def test_sizes_of_options_are_counted_in_devices_and_processes() -> None:

@@ -382,7 +382,7 @@ def test_a_group_refuses_damage_and_says_what_it_cannot_have(tied: Any, sender: 
     [one] = of_group(sender, "one")
     broken, gone = damaged(tied.ref("a")), tied.ref("b")
     sender.offer(broken, ["one"])
-    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 0 did not arrive by 'group'"):
+    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 0 did not arrive by 'memory'"):
         one.fetch(broken)
     (Path(gone.path) / "manifest.json").unlink()
     sender.offer(gone, ["one"])

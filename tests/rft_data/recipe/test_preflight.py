@@ -352,10 +352,10 @@ SPREAD = "{tensor_parallel_size: 2, data_parallel_size: 2}"
         (
             [
                 f"explorer.engine.options={SPREAD}",
-                "explorer.engine.transport={use: ray}",
+                "explorer.engine.transport={use: ipc}",
                 "placement.use=ray",
             ],
-            r"explorer\.engine\.transport\.use: 'ray' reaches only the explorer's own process",
+            r"'explorer\.engine\.transport' is 'ipc', .* as a Ray actor it has no GPU; use 'ray' or 'gloo'",
         ),
         (
             ["explorer.engine.use=transformers", "explorer.engine.options={tensor_parallel_size: 2}"],
