@@ -5,6 +5,7 @@ Every node is processes of this machine, in a session of their own; only these a
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -27,6 +28,19 @@ _STORE = f"--object-store-memory={100 << 20}"
 _HERE = "127.0.0.1"
 
 
+_COMMANDS = (
+    "initialization_commands",
+    "setup_commands",
+    "head_setup_commands",
+    "worker_setup_commands",
+    "head_start_ray_commands",
+    "worker_start_ray_commands",
+)
+"""Fields of an autoscaler's configuration that Ray wants even where they say nothing."""
+_GROWS = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+"""Environment of a head whose autoscaler starts processes, and looks every second for what is asked for."""
+
+
 class Head:
     """The head of a cluster that runs."""
 
@@ -35,11 +49,15 @@ class Head:
         self.folder = folder
         self.address = f"{_HERE}:{free_port()}"
         self.jobs = f"http://{_HERE}:{free_port()}"
+        self._environment = _environment()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._opened = ExitStack()
 
-    def open(self, cpus: float) -> None:
-        """Start it; returns when jobs may be submitted."""
+    def open(self, cpus: float, grows_by: float = 0) -> None:
+        """Start it; returns when jobs may be submitted.
+
+        Args: grows_by: CPUs of the one node that its autoscaler starts when something asks for it; 0: none.
+        """
         ports = {
             "port": self.address.rpartition(":")[2],
             "dashboard-port": self.jobs.rpartition(":")[2],
@@ -47,6 +65,9 @@ class Head:
             "dashboard-agent-listen-port": 0,
         }
         options = [f"--{name}={port}" for name, port in ports.items()]
+        if grows_by:
+            self._environment |= _GROWS
+            options.append(f"--autoscaling-config={_growing(self.folder, self.address, grows_by)}")
         self.start("head", "--head", f"--num-cpus={cpus}", *options, f"--temp-dir={self.folder}")
         wait_for(lambda: _listens(int(ports["dashboard-port"])))
 
@@ -55,7 +76,7 @@ class Head:
         log = self._opened.enter_context((self.folder / f"{name}.log").open("wb"))
         command = [*_RAY, "start", "--block", f"--node-ip-address={_HERE}", _STORE, "--disable-usage-stats"]
         process = subprocess.Popen(
-            [*command, *options], stdout=log, stderr=log, start_new_session=True, env=_environment()
+            [*command, *options], stdout=log, stderr=log, start_new_session=True, env=self._environment
         )
         self._processes.append(process)
         return process
@@ -67,7 +88,7 @@ class Head:
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `ray ARGUMENTS`, and wait."""
         return subprocess.run(
-            [*_RAY, *arguments], capture_output=True, text=True, check=False, env=_environment()
+            [*_RAY, *arguments], capture_output=True, text=True, check=False, env=self._environment
         )
 
     def close(self) -> None:
@@ -89,6 +110,28 @@ def kill_node(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _growing(folder: Path, address: str, cpus: float) -> Path:
+    """The configuration of an autoscaler whose nodes are processes of this machine."""
+    nodes = {
+        "head": {"resources": {}, "node_config": {}, "max_workers": 0},
+        "grown": {"resources": {"CPU": cpus}, "node_config": {}, "max_workers": 1},
+    }
+    said = {
+        "cluster_name": "growing",
+        "max_workers": 1,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 1,
+        "provider": {"type": "fake_multinode", "gcs_address": address},
+        "head_node_type": "head",
+        "available_node_types": nodes,
+    }
+    empty = {key: {} for key in ("auth", "head_node", "worker_nodes", "file_mounts")}
+    none = {key: [] for key in (*_COMMANDS, "cluster_synced_files", "rsync_exclude", "rsync_filter")}
+    config = folder / "autoscaler.json"
+    config.write_text(json.dumps({**said, **empty, **none, "file_mounts_sync_continuously": False}))
+    return config
+
+
 def _environment() -> dict[str, str]:
     """Without tokens: the cluster listens on loopback only.
 
@@ -108,13 +151,13 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def ray_head(cpus: float) -> Iterator[Head]:
+def ray_head(cpus: float, grows_by: float = 0) -> Iterator[Head]:
     """A cluster of one node, ended after the block with all that joined it."""
     pytest.importorskip("aiohttp_cors", reason="Ray has no job server without its extra 'default'")
     folder = Path(tempfile.mkdtemp(prefix="rft-", dir="/tmp"))  # sockets need a short path
     head = Head(folder)
     try:
-        head.open(cpus)
+        head.open(cpus, grows_by)
         yield head
     finally:
         head.close()
