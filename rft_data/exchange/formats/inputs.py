@@ -10,13 +10,13 @@ from typing import TypedDict
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
-from rft_data.exchange.formats.arrow_files import check_arrow, read_arrow
+from rft_data.exchange.formats.arrow_files import read_arrow
 from rft_data.exchange.formats.jsonlines import Found, read_json
+from rft_data.exchange.formats.saved_folders import is_saved, read_saved
 from rft_data.exchange.formats.tables import (
     dataset_rows,
     one_split,
     read_csv,
-    read_folder,
     read_lance,
     read_parquet,
 )
@@ -66,12 +66,11 @@ def open_source(source: str | Path) -> Source:
         stem, _, split = path.name.rpartition(":")
         path = path.with_name(stem)
     if path.is_dir():
-        if not _is_saved(path):
+        if not is_saved(path):
             raise MissingFileError(
                 f"{path} is a folder, but not one that datasets' save_to_disk wrote; give one of its files."
             )
-        check_arrow(sorted(path.rglob("*.arrow")), str(source))
-        return Source(str(source), path.name, read_folder(path, split))
+        return Source(str(source), path.name, read_saved(path, split))
     raise MissingFileError(f"there is no file or dataset folder at {source}.")
 
 
@@ -134,7 +133,7 @@ def folder_source(path: Path, *, config: str | None, split: str | None, streamin
 
     Raises: MissingExtraError; MissingFileError when there is no such split, or no data.
     """
-    if _is_saved(path):
+    if is_saved(path):
         return open_source(path if split is None else f"{path}:{split}")
     name = str(path) if split is None else f"{path}:{split}"
     return Source(name, path.name, _loaded(str(path), name, config, split, streaming=streaming))
@@ -150,11 +149,9 @@ def _loaded(
         dataset = datasets.load_dataset(path, name=config, split=split, **options)
     except (OSError, ValueError) as err:
         raise _unreachable(source, err) from err
-    return dataset_rows(one_split(dataset, split, path), source)
-
-
-def _is_saved(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    if isinstance(dataset, Mapping):  # DatasetDict and IterableDatasetDict are dicts
+        dataset = one_split(dataset, split, path)
+    return dataset_rows(dataset, source)
 
 
 def _commit(repo: str, revision: str | None, source: str) -> str:

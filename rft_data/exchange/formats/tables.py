@@ -7,14 +7,13 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rft_data.buffer.column_checks import MAX_TEXT_BYTES
 from rft_data.core.errors import MissingFileError, RowError
-from rft_data.core.lookup import need
 from rft_data.exchange.formats.jsonlines import Found, open_file, parse_line
 from rft_data.exchange.formats.records import RawRow
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 BATCH_ROWS = 1000
+T = TypeVar("T")
 
 
 def read_csv(path: Path) -> Iterator[Found]:
@@ -146,34 +146,18 @@ def _refuse(name: str) -> None:
     raise ValueError(name)
 
 
-def read_folder(path: Path, split: str | None) -> Iterator[Found]:
-    """Rows of a dataset that `save_to_disk` wrote; `split` chooses one of a DatasetDict.
-
-    Raises: MissingExtraError without `datasets`; MissingFileError if the split is not there, or none was
-        chosen of several.
-    """
-    datasets = need("datasets", "ops", f"reading the dataset folder {path}")
-    loaded = datasets.load_from_disk(str(path))
-    return dataset_rows(
-        one_split(loaded, split, str(path)), str(path) if split is None else f"{path}:{split}"
-    )
-
-
-def one_split(loaded: object, split: str | None, path: str) -> object:
-    """One dataset of what may be several, by split; `split` None: the only one.
+def one_split(splits: Mapping[str, T], split: str | None, path: str) -> T:
+    """One of the datasets at `path`, by split; `split` None: the only one.
 
     Raises: MissingFileError naming the splits.
     """
-    if not isinstance(loaded, Mapping):  # DatasetDict and IterableDatasetDict are dicts
-        return loaded
-    if split is None and len(loaded) == 1:
-        split = next(iter(loaded))
-    if split not in loaded:
-        names = ", ".join(loaded) + ("" if split is None else f", not {split!r}")
+    chosen = next(iter(splits)) if split is None and len(splits) == 1 else split
+    if chosen is None or chosen not in splits:
+        names = ", ".join(splits) + ("" if split is None else f", not {split!r}")
         raise MissingFileError(
             f"{path} holds the splits {names}; choose one with 'split', or in an import: '{path}:NAME'."
         )
-    return loaded[split]
+    return splits[chosen]
 
 
 def dataset_rows(dataset: Dataset | IterableDataset, name: str) -> Iterator[Found]:

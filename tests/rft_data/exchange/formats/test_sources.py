@@ -139,6 +139,43 @@ def test_a_dataset_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None
         found(tmp_path / "one")
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("dataset_dict.json", b'{"splits": ["a"', "EOF while parsing"),
+        ("dataset_dict.json", b'{"splitr": ["a"]}', "'splits' does not list names"),
+        ("dataset_dict.json", b'{"splits": "a"}', "'splits' does not list names"),
+        ("dataset_dict.json", b'{"splits": ["../many/a"]}', "'splits' does not list names"),
+        ("dataset_dict.json", b'{"splits": ["c"]}', "'splits' names 'c', which is not there"),
+        ("dataset_dict.json", b"[1]", "'splits' does not list names"),
+        ("a/state.json", b'{"_data_files": [{"filename": "\xff"}]}', "invalid unicode"),
+        ("a/state.json", b'{"_data_filer": []}', "'_data_files' does not list names"),
+        ("a/state.json", b'{"_data_files": [{"filename": "b.arrow"}]}', "'b.arrow', which is not there"),
+        ("a/state.json", b'{"_data_files": [["b.arrow"]]}', "'_data_files' does not list names"),
+        ("a/state.json", b'{"_data_files": {"a": 1}}', "'_data_files' does not list names"),
+        ("a/state.json", b"7", "'_data_files' does not list names"),
+    ],
+)
+def test_a_dataset_folder_with_damaged_json_is_refused_by_the_files_name(
+    tmp_path: Path, file: str, text: bytes, reason: str
+) -> None:
+    datasets.DatasetDict({"a": datasets.Dataset.from_dict({"x": [1]})}).save_to_disk(tmp_path / "many")
+    (tmp_path / "many" / file).write_bytes(text)
+    with pytest.raises(RowError, match=f"{file}: the file cannot be read on: .*{reason}"):
+        open_source(tmp_path / "many")
+
+
+def test_what_says_nothing_about_the_rows_of_a_dataset_folder_may_be_damaged(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    datasets.Dataset.from_dict({"x": [1, 2]}).save_to_disk(saved, num_shards=2)
+    (saved / "dataset_info.json").write_bytes(b"\xff{")
+    first = saved / "data-00000-of-00002.arrow"
+    first.write_bytes(
+        first.read_bytes().replace(b'{"features"', b'{"featurer"').replace(b'"dtype"', b'\xffdtype"')
+    )
+    assert [row.row for row in found(saved)] == [{"x": 1}, {"x": 2}]
+
+
 @pytest.mark.slow
 def test_arrow_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.arrow"
