@@ -21,6 +21,7 @@ from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import TIED_HEAD, Proof, check_prompt, end_token_ids, probe_tolerance
 from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
+from explorers.engines.transformers_options import engine_settings
 from explorers.ledger import note_unfinished
 from explorers.transports import recipe_transport
 from explorers.transports.arrival import Source, Transport
@@ -28,14 +29,12 @@ from explorers.transports.tensor_sources import open_source
 from rft_data.core.absent import absent
 from rft_data.core.engine import Completion, Sampling
 from rft_data.core.errors import EngineError, IntegrityError, RecipeError
-from rft_data.core.lookup import need, suggest
+from rft_data.core.lookup import need
 from rft_data.core.model_folder import most_positions
 from rft_data.core.rows import WeightRef
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_DEFAULTS: Mapping[str, object] = {"dtype": "float32", "device": "cpu", "max_num_seqs": 256}
 
 
 class TransformersEngine:
@@ -61,13 +60,14 @@ class TransformersEngine:
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
             transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
 
-        Raises: RecipeError for any other option, for a transport that needs vLLM, and for a length beyond the
-            model's table of positions.
+        Raises: RecipeError for any other option or value, for a transport that needs vLLM, and for a length
+            beyond the model's table of positions.
         """
         mode = checked_mode(swap)
         _check_positions(model_path, max_model_len)
         way = recipe_transport(transport)
-        settings = _settings(options, way)
+        _check_transport(way)
+        settings = engine_settings(options)
         transformers = need("transformers", "train", "the transformers engine")
         # A progress bar for each load would hide the run's own output.
         transformers.utils.logging.disable_progress_bar()
@@ -278,17 +278,9 @@ def _check_positions(model_path: Path, max_model_len: int) -> None:
         )
 
 
-def _settings(options: Mapping[str, object], transport: Transport) -> dict[str, Any]:
-    """The options over the defaults."""
-    for name in options:
-        if name not in _DEFAULTS:
-            raise RecipeError(
-                f"explorer.engine.options.{name} is not an option of the transformers engine;"
-                f"{suggest(name, _DEFAULTS)} Known: {', '.join(sorted(_DEFAULTS))}."
-            )
+def _check_transport(transport: Transport) -> None:
     if transport.engine_options:
         raise RecipeError(
             "explorer.engine.transport is one of vLLM's own weight transfers, which the transformers engine "
             "does not have; use directory, shm or ray, or the vllm engine."
         )
-    return {**_DEFAULTS, **options}

@@ -28,7 +28,6 @@ from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.presets import written_place
 from rft_data.recipe.recipe import Recipe, RunRecipe, TasksRecipe
 from rft_data.recipe.section import Loc
-from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.recipe.workflow_args import PlayedWorkflow
@@ -37,10 +36,9 @@ from rft_data.run.data_check.fed import unfed
 from rft_data.run.data_check.imported import import_problems
 from rft_data.run.data_check.report import DataReport
 from rft_data.run.debug.first_prompts import FirstPrompts
+from rft_data.run.engine_check import engine_problems, gpu_problems
 from rft_data.run.hub_reach import hub_asked_once
 from rft_data.run.image_checks import check_recipe_images
-from rft_data.run.outlook.hub_models import config_head_size
-from rft_data.run.outlook.model_size import played_models
 from rft_data.run.reward_check import check_answers, check_own_reward
 
 if TYPE_CHECKING:
@@ -78,11 +76,13 @@ def _part_problems(recipe: Recipe) -> list[Problem]:
         found.attempt(loc, check)
     if (run := with_model(recipe)) is not None:
         found.list += _import_problems(run) if run.imports else unfed(run, [])
+        found.list += gpu_problems(run)
     tasksets: list[list[Task]] = []
     if (asking := with_tasks(recipe)) is not None:
         for i, section in enumerate(asking.tasks):
             tasksets.append(_first_tasks(section, asking, partial(found.attempt, ("tasks", i))))
     if (playing := with_explorers(recipe)) is not None:
+        found.list += engine_problems(playing)
         _check_play(playing, tasksets, found)
     return found.list
 
@@ -165,8 +165,6 @@ def _part_checks(recipe: Recipe) -> Iterator[tuple[Loc, Callable[[], object]]]:
         for i, reward in enumerate(playing.explorer.reward):
             built = partial(checks.check_explorer, playing.explorer, [reward.model_dump()])
             yield ("explorer", "reward", i), built
-        yield ("explorer", "engine"), partial(_check_engine, playing.explorer.engine, recipe.seed)
-        yield ("model",), partial(_check_heads, playing)
     if (asking := with_tasks(recipe)) is not None and asking.task_ops:
         yield ("task_ops",), partial(build.task_pipeline, asking, asking.task_ops, "task_ops", None)
 
@@ -175,32 +173,6 @@ def _build_operators(recipe: OperatorRecipe) -> None:
     """Build `experience_ops`, with an empty buffer for those that read stored rows. Raises: RecipeError."""
     with TemporaryDirectory() as folder, Buffer(folder) as empty:
         build.experience_pipeline(recipe, empty)
-
-
-def _check_engine(section: EngineSection, seed: int) -> None:
-    """Construct vLLM's arguments. Raises: RecipeError when vLLM refuses them."""
-    if section.use != "vllm":
-        return
-    from explorers.engines.vllm_options import engine_arguments
-
-    anywhere = Path.cwd()  # not looked into, but without the network vLLM wants a folder that is there
-    try:
-        engine_arguments(anywhere, seed, section.max_model_len, section.options)
-    except (TypeError, ValueError) as err:
-        raise RecipeError(f"explorer.engine.options: vLLM refuses {dict(section.options)}: {err}") from err
-
-
-def _check_heads(recipe: ExplorerRecipe) -> None:
-    """Compare the heads of the models with those that vLLM has for a CPU. Raises: RecipeError."""
-    if recipe.explorer.engine.use != "vllm":
-        return
-    from explorers.engines.vllm_options import check_head_size
-
-    for model in played_models(recipe, here=True):
-        if model.build is not None:
-            check_head_size(model.build.hidden_size // model.build.num_heads, "model.build")
-        elif (size := config_head_size(str(model.path))) is not None:
-            check_head_size(size, str(model.path))
 
 
 def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> list[Task]:

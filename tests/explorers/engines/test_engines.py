@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from explorers.engines import transformers_engine
+from explorers.engines import transformers_engine, transformers_options
 from explorers.meter import Meter, MeteredEngine
 from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import (
@@ -475,4 +475,4 @@ def test_a_folder_without_safetensors_is_refused(bench: Any, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_recipes_know_the_options_of_the_transformers_engine() -> None:
-    assert set(ENGINE_OPTIONS) == set(transformers_engine._DEFAULTS)
+    assert set(ENGINE_OPTIONS) == set(transformers_options.DEFAULTS)

@@ -68,7 +68,7 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
 
 NOT_HERE = re.compile(
     r"teacher '.*' is no folder|the tokenizer of '.*' cannot be loaded|[Rr]eward model|verifiers environment"
-    r"|there is no buffer at"
+    r"|there is no buffer at|this machine shows 0"
 )
 """What an earlier run leaves, or is on the user's machine."""
 
