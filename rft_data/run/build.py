@@ -212,16 +212,19 @@ def experience_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> Operato
     return pipeline
 
 
+def shaping_operators(recipe: ShapingRecipe) -> Operators:
+    """The operators of `experience_ops` that may shape the reward of an evaluated rollout."""
+    return [one for one in recipe.experience_ops if not any(name.endswith(_SHAPE_NOTHING) for name in one)]
+
+
 def shaping_pipeline(recipe: ShapingRecipe, store: Buffer | None) -> OperatorPipeline | None:
-    """The operators of `experience_ops` that may shape the reward of an evaluated rollout; None without any.
+    """`shaping_operators`, checked; None without any.
 
     Those that drop rows or set advantages are left out: nothing is trained on an evaluation.
     """
     from ops.runtime.pipeline import OperatorPipeline
 
-    operators = [
-        one for one in recipe.experience_ops if not any(name.endswith(_SHAPE_NOTHING) for name in one)
-    ]
+    operators = shaping_operators(recipe)
     if not operators:
         return None
     return OperatorPipeline(

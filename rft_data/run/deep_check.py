@@ -16,6 +16,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.rows import Task
 from rft_data.recipe.kinds import (
+    that_measures,
     with_explorers,
     with_model,
     with_operators,
@@ -23,7 +24,7 @@ from rft_data.recipe.kinds import (
     with_tasks,
 )
 from rft_data.recipe.leaves import dotted
-from rft_data.recipe.modes import ExplorerRecipe, OperatorRecipe
+from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.presets import written_place
 from rft_data.recipe.recipe import Recipe, RunRecipe, TasksRecipe
@@ -62,11 +63,12 @@ def deep_problems(recipe: Recipe) -> list[Problem]:
 
 def as_written(problem: Problem, recipe: Recipe, tree: Mapping[str, object]) -> Problem:
     """A problem of a recipe, at its place in the tree that was written: a preset may have moved operators."""
-    judging = with_operators(recipe)
-    if judging is None or problem.loc[:1] != ("experience_ops",) or len(problem.loc) == 1:
+    if problem.loc[:1] != ("experience_ops",) or len(problem.loc) == 1:
         return problem
+    judging, measuring = with_operators(recipe), that_measures(recipe)
+    built = judging.experience_ops if judging else build.shaping_operators(measuring) if measuring else []
     key, place, *inside = problem.loc
-    found = written_place(tree.get("experience_ops"), judging.experience_ops, int(place))
+    found = written_place(tree.get("experience_ops"), built, int(place))
     return Problem((key,) if found is None else (key, found, *inside), problem.message)
 
 
@@ -160,7 +162,9 @@ def _part_checks(recipe: Recipe) -> Iterator[tuple[Loc, Callable[[], object]]]:
         last = len(training.offline_stages)
         yield ("stages", last), partial(checks.check_rl_stage, training, training.rl)
     if (judging := with_operators(recipe)) is not None:
-        yield ("experience_ops",), partial(_build_operators, judging)
+        yield ("experience_ops",), partial(_build_operators, build.experience_pipeline, judging)
+    if (measuring := that_measures(recipe)) is not None:
+        yield ("experience_ops",), partial(_build_operators, build.shaping_pipeline, measuring)
     if (playing := with_explorers(recipe)) is not None:
         for i, reward in enumerate(playing.explorer.reward):
             built = partial(checks.check_explorer, playing.explorer, [reward.model_dump()])
@@ -169,10 +173,10 @@ def _part_checks(recipe: Recipe) -> Iterator[tuple[Loc, Callable[[], object]]]:
         yield ("task_ops",), partial(build.task_pipeline, asking, asking.task_ops, "task_ops", None)
 
 
-def _build_operators(recipe: OperatorRecipe) -> None:
+def _build_operators(make: Callable[[Made, Buffer], object], recipe: Made) -> None:
     """Build `experience_ops`, with an empty buffer for those that read stored rows. Raises: RecipeError."""
     with TemporaryDirectory() as folder, Buffer(folder) as empty:
-        build.experience_pipeline(recipe, empty)
+        make(recipe, empty)
 
 
 def _first_tasks(section: Taskset, recipe: TasksRecipe, attempt: Attempt) -> list[Task]:

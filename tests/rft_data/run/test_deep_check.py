@@ -17,7 +17,7 @@ from rft_data.recipe.preflight import Problem
 from rft_data.recipe.shipped import ShippedRecipe, shipped_recipes
 from rft_data.run import hub_reach
 from rft_data.run.data_check import check_recipe_data
-from rft_data.run.deep_check import deep_problems
+from rft_data.run.deep_check import as_written, deep_problems
 from rft_data.run.hub_reach import hub_asked_once
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
@@ -396,3 +396,14 @@ def test_a_mistake_in_a_list_of_operators_is_at_its_entry(tmp_path: Path) -> Non
     [found] = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
     assert found.loc == ("experience_ops", 1)
     assert found.message.startswith("reward_variance_filter.nope: unknown argument; ")
+
+
+def test_an_operator_that_shapes_what_is_measured_is_built_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.replace("int(least)", "least"))
+    operators = "  - reward_range_filter: {}\n  - overlong_penalty_mapper: {max_tokens: -4}\n"
+    (tmp_path / "measured.yaml").write_text(f"{EVAL.format(root=tmp_path)}experience_ops:\n{operators}")
+    recipe = load_recipe(tmp_path / "measured.yaml", ["~explorer.workflow"])
+    [found] = [one for one in deep_problems(recipe) if one.loc[0] == "experience_ops"]
+    assert "overlong_penalty_mapper" in found.message
+    tree = {"experience_ops": recipe.experience_ops}  # type: ignore[attr-defined]
+    assert as_written(found, recipe, tree).loc[:2] == ("experience_ops", 1)
