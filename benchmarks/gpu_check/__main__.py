@@ -31,6 +31,9 @@ from rft_data.run.start import run_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 _LIMIT_S = 3600.0
+_GRACE_S = 60.0
+_TIMED_OUT = 124
+"""What `timeout` of coreutils exits with, too."""
 _LAST = 600
 """Characters of a failed step's output that its line holds."""
 Line = dict[str, Any]
@@ -58,7 +61,8 @@ def _run(step: RunStep, smoke: bool, folder: Path) -> tuple[Line, str]:
     if code:
         return {}, f"not built: {said}" if code == RecipeError.exit_code else f"exit code {code}: {said}"
     figures = run_figures(root)
-    return figures, "; ".join(misses(figures, {} if smoke else step.least, step.most))
+    wrong = misses(figures, {} if smoke else step.least, step.most)
+    return figures, "; ".join([*wrong, *other_way(settings, figures["weights"])])
 
 
 def _run_here(changes: Sequence[str]) -> tuple[int, str]:
@@ -104,6 +108,12 @@ def misses(figures: Mapping[str, Any], least: Mapping[str, float], most: Mapping
     return low + high
 
 
+def other_way(settings: Sequence[str], went: str | None) -> list[str]:
+    """A text if the weights went another way than the settings of a run ask for."""
+    asked = [one.partition("=")[2] for one in settings if one.startswith("explorer.engine.transport.use=")]
+    return [f"weights went by {went}, asked was {way}" for way in asked if way != went]
+
+
 def _bench(step: BenchStep, smoke: bool) -> tuple[Line, str]:
     """Figures of a benchmark, and the bars that it missed."""
     code, text = _called([step.module, *(step.smoke if smoke else step.gpu)], smoke)
@@ -117,18 +127,31 @@ def _bench(step: BenchStep, smoke: bool) -> tuple[Line, str]:
 
 
 def _called(command: Sequence[str], smoke: bool) -> tuple[int, str]:
-    """Exit code of a process, and the last line of what it printed, or the end of its error."""
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LIMIT_S,
-        env=on_gpus(not smoke),
-    )
-    if done.returncode:
-        return done.returncode, (done.stderr.strip() or done.stdout.strip())[-_LAST:]
-    return 0, done.stdout.strip().rpartition("\n")[2]
+    """Exit code of a process, and the last line of what it printed, or the end of its error.
+
+    One that needs longer than _LIMIT_S is asked to end, so that it ends what it has started, and then killed.
+    """
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", *command], stdout=-1, stderr=-1, text=True, env=on_gpus(not smoke)
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            return _TIMED_OUT, f"timed out after {_LIMIT_S:g} s; {_end_of(process)}"
+    if process.returncode:
+        return process.returncode, (err.strip() or out.strip())[-_LAST:]
+    return 0, out.strip().rpartition("\n")[2]
+
+
+def _end_of(process: subprocess.Popen[str]) -> str:
+    """The last words of a process that was asked to end."""
+    try:
+        out, err = process.communicate(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    return f"its last words: {(err.strip() or out.strip())[-_LAST:] or 'none'}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from explorers.transports.arrival import Arrived, arrived_files, checked_manifes
 from explorers.transports.held import HeldFile, forget, held_source
 from rft_data.core.errors import EngineError, RecipeError, StalledError
 from rft_data.core.lookup import need
+from rft_data.core.network import own_address
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import PROBE_FILE
 
@@ -226,14 +226,6 @@ class GroupTransport:
             group.broadcast(files[name].data)
         group.leave()
         return files
-
-
-def own_address(host: str, port: int) -> str:
-    """The address of this machine by which `host` can reach it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as towards:
-        towards.connect((host, port))  # sends nothing
-        return str(towards.getsockname()[0])
 
 
 def gloo(host: str, port: int, explorer: str, deadline_s: float = 600.0) -> GroupTransport:

@@ -34,6 +34,7 @@ from rft_data.core.filters import Filter, to_sql
 from rft_data.core.named_tables import known_columns, table_schema
 from rft_data.core.objects import PATIENT, Objects, reached
 from rft_data.core.schema import TABLES
+from rft_data.core.scratch import check_has_files
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment
@@ -60,8 +61,10 @@ class Store:
     def __init__(self, location: str, *, read_only: bool, durability: Durability = "process") -> None:
         """Open the folder or object-store prefix, creating it unless `read_only`.
 
-        Raises: MissingFileError, BusyError or IntegrityError (see `LocalFolder` and `ObjectPrefix`).
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalFolder` and `ObjectPrefix`);
+            RecipeError for the address of a hub.
         """
+        check_has_files(location)
         import lance  # 0.4 s: not paid by `rft --help` or `rft recipe validate`
 
         self.read_only = read_only

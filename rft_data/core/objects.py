@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 
 from rft_data.core.errors import DiskFullError, RftError, StalledError
 
@@ -18,6 +19,11 @@ _REFUSED = re.compile(
 )
 """What Lance's client says, in three ways, of credentials that the store does not take."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_CAUSES = (_CODE, re.compile(r'\b(?:message|error): "([^"]+)"'), re.compile(r"HTTP error: ([^,]+),"))
+"""Where Lance's client says what happened: the store's word, the operating system's, or its own."""
+_ASKED = re.compile(r"(?:Some\(|performing [A-Z]+ )https?://(?:[^@/\s]*@)?([^/\s?)]+)")
+"""The machine that it asked."""
+_LONGEST = 200
 
 
 class Objects:
@@ -87,10 +93,18 @@ def reached(url: str) -> Iterator[None]:
                 "that was stored is lost."
             ) from err
         raise StalledError(
-            f"object {url} cannot be reached: {str(err).splitlines()[0][:300]}. See that the bucket is there "
-            "and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT are right; nothing "
-            "that was stored is lost."
+            f"object {url} cannot be reached: {_cause(str(err))}. See that the store runs at AWS_ENDPOINT "
+            "(without it: Amazon's), that the bucket is there, and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY "
+            "and AWS_REGION are right; nothing that was stored is lost."
         ) from err
+
+
+def _cause(said: str) -> str:
+    """What failed, in a few words: Lance's client writes its whole state into an error."""
+    found = next((match[1] for one in _CAUSES if (match := one.search(said))), None)
+    words = found or shorten(said.partition("\n")[0], _LONGEST, placeholder=" ...")
+    asked = _ASKED.search(said)
+    return f"{words} ({asked[1]})" if asked else words
 
 
 def check_credentials(url: str, err: Exception) -> None:

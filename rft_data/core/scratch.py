@@ -30,8 +30,8 @@ def check_has_files(location: str) -> None:
     """Raises: RecipeError for a hub, which hands out a buffer's rows and none of its files."""
     if on_hub(location):
         raise RecipeError(
-            f"{location} is a hub, which hands out rows and not the buffer's own files; open the page over "
-            "the buffer's folder or URL for this."
+            f"{location} is a hub, which hands out rows and not the buffer's own files; give the buffer's "
+            "folder or URL for this. `rft status`, `rft view` and `rft data feedback` take a hub."
         )
 
 

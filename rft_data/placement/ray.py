@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from types import ModuleType
 
 from rft_data.core.errors import BusyError, RftError
+from rft_data.core.network import check_listens
 from rft_data.core.roles import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Patience, RoleSetup
@@ -21,6 +22,8 @@ from rft_data.placement.ray_role import RayRole, RoleActor, RoleHandle, close_al
 
 PLACES = "RFT_RAY_PLACES"
 """Environment variable of an actor: its placement group, and the first of the places beside its own."""
+_CONNECT_S = 5.0
+"""Longest try to connect to a cluster."""
 _CALLS_AT_ONCE = 1000
 """Calls of one actor at a time: its coroutines run concurrently."""
 _OBJECT_STORE_BYTES = 256 << 20
@@ -162,6 +165,7 @@ def connect(address: str | None = None) -> bool:
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _check_answers(address)
     options: dict[str, object] = {"address": address, "logging_level": "warning"}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -174,6 +178,21 @@ def connect(address: str | None = None) -> bool:
             "RAY_ADDRESS unset for one on this machine."
         ) from err
     return True
+
+
+def _check_answers(address: str) -> None:
+    """See that something listens: Ray asks for minutes without a word. Raises: RftError."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        check_listens(host.strip("[]"), int(port), _CONNECT_S)
+    except (OSError, OverflowError) as err:
+        raise RftError(
+            f"no Ray cluster answers at '{address}': {err}; start one there (`ray start --head`), or mend "
+            "the address: 'placement.address', or else RAY_ADDRESS. Without both, a cluster is started on "
+            "this machine."
+        ) from err
 
 
 def _in_clear(nodes: int) -> list[str]:

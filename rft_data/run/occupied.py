@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from rft_data.buffer.store import Store
 from rft_data.core.errors import BusyError, MissingFileError, RftError
-from rft_data.core.scratch import on_store, working_folder
+from rft_data.core.scratch import check_has_files, on_store, working_folder
 from rft_data.run.mirror import run_folder
 from rft_data.run.record import STORED_SILENT_S, RunRecord, read_record, standing
 
@@ -50,8 +50,9 @@ def check_free(uri: str) -> None:
 def check_repairable(uri: str) -> None:
     """The same before a repair. Where the starts of runs are damaged, a run above the buffer is looked for.
 
-    Raises: BusyError; MissingFileError if there is no buffer.
+    Raises: BusyError; MissingFileError if there is no buffer; RecipeError for the address of a hub.
     """
+    check_has_files(uri)
     try:
         run_dirs = _run_dirs(uri)
     except MissingFileError:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import now
-from rft_data.core.scratch import on_store
+from rft_data.core.scratch import on_hub, on_store
 from rft_data.core.version import __version__
 from rft_data.reading.lineage import trained_on
 from rft_data.run.record import RECIPE_FILE
@@ -31,9 +31,15 @@ def report(run_dir: str) -> str:
     """
     run_dir = run_dir if on_store(run_dir) else str(Path(run_dir))
     with Subjects([run_dir]) as subjects:
-        key, where = next((one.key, one.where) for one in subjects)
+        one = next(iter(subjects))
+        key, where = one.key, one.where
         if where != run_dir:
             raise RecipeError(f"'{run_dir}' is a folder of runs; name one of them, for example {where}.")
+        if one.run_dir is None:
+            what = "the hub of a buffer that no run owns" if on_hub(where) else "a buffer"
+            raise RecipeError(
+                f"'{where}' is {what}, and a report is about a run: give a run's folder, URL or hub."
+            )
         folder, buffer = runs.run_folder(subjects, key), runs.opened(subjects, key)
         status, run_id = run_status(folder, buffer=buffer), stored_run_id(folder)
         first = runs.first_names(folder)

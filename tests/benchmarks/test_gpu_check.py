@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_check import __main__ as gpu_check
-from benchmarks.gpu_check.__main__ import RECIPE, check, main, misses
+from benchmarks.gpu_check.__main__ import RECIPE, check, main, misses, other_way
 from benchmarks.gpu_check.steps import BenchStep, RunStep, steps
 from rft_data.recipe import load_recipe
 
@@ -55,6 +55,28 @@ def test_a_step_that_is_not_built_fails_and_says_so(
     assert lines[1]["why"].startswith("exit code 2: ")
     small = check(too_large, False, 1, tmp_path)
     assert (small["ok"], small["why"]) == (None, "needs 2 GPUs, this machine shows 1")
+
+
+@pytest.mark.slow
+def test_a_step_over_its_time_says_so_and_the_later_ones_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(gpu_check, "_LIMIT_S", 0.2)
+    both = [BenchStep(name, "http.server", (), ("--bind", "127.0.0.1", "0")) for name in ("first", "second")]
+    monkeypatch.setattr(gpu_check, "steps", lambda gpus: both)
+    assert main(["--smoke", "--keep", str(tmp_path)]) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["step"], line["ok"]) for line in lines] == [("first", False), ("second", False)]
+    assert all(line["why"].startswith("exit code 124: timed out after 0.2 s; ") for line in lines)
+
+
+def test_weights_that_went_another_way_than_asked_fail_the_step() -> None:
+    asked = {step.name: step.gpu for step in RUNS}
+    assert other_way(asked["publication_nccl"], "nccl") == []
+    assert other_way(asked["publication_nccl"], "shm") == ["weights went by shm, asked was nccl"]
+    assert other_way(asked["publication_ipc"], None) == ["weights went by None, asked was ipc"]
+    assert other_way(asked["quickstart"], "directory") == []
 
 
 def test_figures_that_are_not_as_they_should_be_are_named() -> None:

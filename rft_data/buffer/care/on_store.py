@@ -25,6 +25,7 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.files import file_digest
 from rft_data.core.objects import Objects, reached
 from rft_data.core.schema import SCHEMA_VERSION
+from rft_data.core.scratch import check_has_files
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
@@ -38,8 +39,9 @@ _VERSIONS = "/_versions/"
 def verify_stored(url: str, *, deep: bool = True) -> Report:
     """`verify` for a buffer on an object store.
 
-    Raises: as there; StalledError if the store cannot be reached.
+    Raises: as there; StalledError if the store cannot be reached; RecipeError for the address of a hub.
     """
+    check_has_files(url)
     url = url.rstrip("/")
     ObjectPrefix(url, _opened(url), read_only=True)
     with _copied(Objects(url)) as root:
@@ -50,8 +52,9 @@ def repair_stored(url: str, *, dry_run: bool = False) -> Repaired:
     """`repair` for a buffer on an object store; a process that has it open is fenced from sound tables.
 
     End that process first: its next commit to a damaged table is not refused.
-    Raises: as there; StalledError if the store cannot be reached.
+    Raises: as there; StalledError if the store cannot be reached; RecipeError for the address of a hub.
     """
+    check_has_files(url)
     url = url.rstrip("/")
     objects = Objects(url)
     ObjectPrefix(url, _opened(url), read_only=dry_run, repairing=True)

@@ -14,6 +14,7 @@ import time
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, RftError
+from rft_data.core.network import reachable_host
 from rft_data.core.words import HubRole
 from rft_data.placement.hub.address import Place, is_loopback
 from rft_data.placement.hub.buffer_calls import Calls
@@ -62,12 +63,13 @@ class HubServer:
     def address(self) -> str:
         """Address for clients, `hub://host:port`, with the digest of its certificate where it speaks TLS.
 
+        Where it listens at all addresses of this machine, the one that most others reach.
         Raises: RftError before `start`.
         """
         if self._listener is None:
             raise RftError("the hub has no address before it is started; call start().")
         digest = None if self._certificate is None else self._certificate.digest
-        return str(Place(self._host, self._listener.port, digest))
+        return str(Place(reachable_host(self._host), self._listener.port, digest))
 
     def connections(self, role: HubRole) -> int:
         """How many connections clients with tokens of this role have now."""

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,40 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli import buffer_read
+from rft_data.cli.app import app as whole
 from tests.rft_data.conftest import make_experience
 
 app = typer.Typer(pretty_exceptions_enable=False)
 for command in ("info", "head", "query", "search", "lineage", "tag", "branch"):
     app.command(command)(getattr(buffer_read, command))
+
+
+HUB = f"hub://10.0.0.5:4400/{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"buffer {name} HUB" for name in ("info", "head", "tag", "quarantine")),
+        *(
+            "buffer query HUB 'select 1'",
+            "buffer search HUB words",
+            "buffer branch HUB new",
+            "buffer lineage HUB 0",
+        ),
+        *(f"buffer {name} HUB" for name in ("verify", "repair", "compact", "books")),
+        "buffer export HUB out.jsonl --format trl",
+    ],
+)
+def test_a_hub_is_no_buffer_to_look_into_and_those_who_take_one_are_named(command: str) -> None:
+    done = CliRunner().invoke(whole, shlex.split(command.replace("HUB", HUB)))
+    assert done.exit_code == 2, done.output
+    first, *others = done.stderr.splitlines()
+    assert first.startswith(
+        f"error: {HUB} is a hub, which hands out rows and not the buffer's own files; give"
+    )
+    assert first.endswith("`rft status`, `rft view` and `rft data feedback` take a hub.")
+    assert len(others) <= 1
 
 
 @pytest.fixture(scope="module")

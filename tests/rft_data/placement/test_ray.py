@@ -21,13 +21,25 @@ from rft_data.core.errors import (
 )
 from rft_data.core.roles import Role, RoleSpec
 from rft_data.placement.calls import Patience, RoleSetup
-from rft_data.placement.ray import RayPlacement
+from rft_data.placement.ray import RayPlacement, connect
 from rft_data.placement.ray_role import RoleActor
+from tests.ports import free_port
 from tests.processes import runs
 from tests.rft_data.placement.conftest import pid_of, spec, wait_for
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_where_no_cluster_listens_is_said_at_once(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # tests beside this one have a cluster
+    address, began = f"{scheme}127.0.0.1:{free_port()}", time.monotonic()
+    with pytest.raises(
+        RftError, match=rf"at '{address}': .* Connection refused; start one .*placement\.addr"
+    ):
+        connect(address)
+    assert time.monotonic() - began < 10
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
 from rft_data.core.words import HubRole
 from rft_data.placement.hub.access import make_token
 from rft_data.placement.hub.client import HUB_TOKEN
@@ -16,6 +17,7 @@ from rft_data.placement.hub.run_files import RunFolders
 from rft_data.placement.hub.server import HubServer
 from rft_data.run.record import SHOWN
 from rft_data.web.app import make_app
+from rft_data.web.report import report
 from rft_data.web.subjects import Subjects
 from tests.rft_data.web.conftest import FORM_TOKEN
 from tests.rft_data.web.test_page import links, shown
@@ -91,3 +93,13 @@ def test_the_page_over_a_hub_that_no_run_owns_shows_its_buffer(
         with Subjects([hub.address]) as subjects:
             assert [(one.key, one.run_dir) for one in subjects] == [("hub", None)]
             assert "experiences" in shown(page_over(subjects), "/s/hub")
+        with pytest.raises(RecipeError, match=r"is the hub of a buffer that no run owns, and a report is"):
+            report(hub.address)
+
+
+def test_a_report_over_a_hub_is_that_of_its_run(owner: tuple[Buffer, HubServer], tmp_path: Path) -> None:
+    far, near = report(owner[1].address), report(str(tmp_path / "small"))
+    for part in ("<svg", "<h2", "<dt"):
+        assert far.count(part) == near.count(part) > 0, part
+    with pytest.raises(RecipeError, match=r"'.*/small/buffer' is a buffer, and a report is about a run"):
+        report(str(tmp_path / "small" / "buffer"))

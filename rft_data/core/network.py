@@ -1,0 +1,39 @@
+"""This machine on its network: its own address, and whether something listens at another."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
+
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses of no machine (RFC 5737, RFC 3849): the way to them is the way to most others."""
+
+
+def own_address(host: str, port: int = 9) -> str:
+    """The address of this machine by which `host` can reach it. Raises: OSError where there is no way."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as towards:
+        towards.connect((host, port))  # sends nothing
+        return str(towards.getsockname()[0])
+
+
+def reachable_host(host: str) -> str:
+    """What others connect to, where `host` may be an address that means all of this machine's."""
+    with suppress(ValueError):
+        if ip_address(host).is_unspecified:
+            return _main_address()
+    return host
+
+
+def _main_address() -> str:
+    for elsewhere in _ELSEWHERE:
+        with suppress(OSError):
+            return own_address(elsewhere)
+    return socket.gethostname()
+
+
+def check_listens(host: str, port: int, within_s: float) -> None:
+    """See that something takes connections there. Raises: OSError."""
+    with socket.create_connection((host, port), within_s):
+        return
