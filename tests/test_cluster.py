@@ -186,7 +186,7 @@ def cluster(nodes: Nodes) -> str:
 
 
 def started_run(
-    nodes: Nodes, cluster: str, folder: str, *changes: str, steps: int, transport: str
+    nodes: Nodes, cluster: str, folder: str, *changes: str, steps: int
 ) -> subprocess.Popen[bytes]:
     """`rft run` on the first node, in `folder` of its home; its output is in `folder`.out there.
 
@@ -197,8 +197,7 @@ def started_run(
     recipe = RECIPE.format(root=f"{HOME}/{folder}", engine="transformers", steps=steps)
     home.file(f"{folder}.yaml").write_text(recipe)
     rft = [str(Path(sys.executable).with_name("rft")), "run", f"{folder}.yaml"]
-    way = f"explorer.engine.transport.use={transport}"
-    return home.start(*rft, *SPREAD, way, *changes, log=f"{folder}.out", RAY_ADDRESS=cluster)
+    return home.start(*rft, *SPREAD, *changes, log=f"{folder}.out", RAY_ADDRESS=cluster)
 
 
 def ended(nodes: Nodes, run: subprocess.Popen[bytes], folder: str) -> None:
@@ -221,7 +220,7 @@ def copied_run(nodes: Nodes, folder: str, to: Path) -> str:
 
 def test_run_over_three_nodes_without_a_common_folder(nodes: Nodes, cluster: str, tmp_path: Path) -> None:
     _, second, third = nodes.all
-    run = started_run(nodes, cluster, "spread", steps=2, transport="auto")
+    run = started_run(nodes, cluster, "spread", steps=2)
     ended(nodes, run, "spread")
     said = copied_run(nodes, "spread", tmp_path)
     check_books(tmp_path, steps=2)
@@ -238,7 +237,7 @@ def test_run_of_adapters_goes_on_when_the_killed_node_of_its_explorers_is_back(
     nodes: Nodes, cluster: str, tmp_path: Path
 ) -> None:
     home = nodes[0]
-    run = started_run(nodes, cluster, "killed", LORA, steps=12, transport="gloo")
+    run = started_run(nodes, cluster, "killed", LORA, "explorer.engine.transport.use=gloo", steps=12)
     log = home.file("killed/run/log.txt")
     reached = home.file("killed/run/checkpoints/checkpoint-2/trainer_state.json")
     wait_for(lambda: reached.is_file() or run.poll() is not None, 300)
