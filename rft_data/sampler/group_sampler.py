@@ -86,8 +86,8 @@ class GroupSampler:
         steps = self._max_staleness - (self._now() - engine_step) + 1
         first = self._groups.settled_groups
         # a held lease is a step of its own also when it went ahead with fewer groups: it may not be filled up
-        missing = sum(max(0, self._groups_per_step - n) for n in self._groups.held_sizes())
-        last = first + max(0, steps * self._groups_per_step - missing)
+        free = steps - len(self._groups.held)
+        last = first + self._groups.in_flight + free * self._groups_per_step
         return self._policy.own_places(first, last, self._next_moment()) - self.outstanding
 
     def close(self, result: GroupResult) -> None:

@@ -84,10 +84,6 @@ class Groups:
         self.inserted += 1
         self._put(candidate)
 
-    def held_sizes(self) -> list[int]:
-        """Number of groups in each lease that is not settled."""
-        return [len(held.lease.group_ids) for held in self.held.values()]
-
     def hold(self, lease: Lease, step: int) -> None:
         """Add a stored lease; it is trained when `step` optimizer steps are behind the weights."""
         self.held[lease.step] = Held(lease, step)

@@ -14,7 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from explorers.engines.swap import Segments
+from explorers.engines.swap import Segments, _give_up
+from explorers.transports.arrival import Arrived
 from rft_data.core.engine import Completion, Engine, Sampling
 from rft_data.core.errors import EngineError, IntegrityError, ParityError, RecipeError
 from rft_data.core.rows import WeightRef
@@ -337,3 +338,20 @@ def test_segments_leave_out_versions_that_sampled_nothing() -> None:
     assert segments.spans(9) == [(4, 0, 5), (7, 5, 9)]
     assert segments.spans(5) == [(4, 0, 5)]
     assert Segments(1).spans(0) == []
+
+
+def test_weights_that_nobody_waits_for_any_more_are_released_where_they_came() -> None:
+    released: list[object] = []
+
+    async def play() -> list[asyncio.Future[Arrived]]:
+        loop = asyncio.get_running_loop()
+        came, failed, cancelled = (loop.create_future() for _ in range(3))
+        came.set_result(Arrived((), None, {}, released.append))
+        failed.set_exception(OSError("no such weights"))
+        cancelled.cancel()
+        for fetching in (came, failed, cancelled):
+            _give_up(fetching)
+        return [came, failed, cancelled]
+
+    asyncio.run(play())
+    assert released == [None]

@@ -72,6 +72,28 @@ def test_an_empty_prompt_is_quarantined_and_an_edited_text_is_taken_over():
     assert pipeline.run_tasks(edited).table["text"].to_pylist() == ["Who?", "Why"]
 
 
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        '{"content": "x"}',
+        '[{"role": "user", "content": "x"}, {"role": "user"}]',
+        '[{"role": "user", "content": "x"}, "content"]',
+    ],
+)
+def test_what_is_no_list_of_messages_is_refused(operator, encoded):
+    table = task_table([Task("t", (user("x"),))])
+    table = table.set_column(table.schema.get_field_index("messages"), "messages", pa.array([encoded]))
+    with pytest.raises(ValueError, match="wanted a list of messages with 'content'"):
+        operator("task_normalization_mapper").process_table(table)
+
+
+def test_an_edited_text_is_the_content_of_a_single_message_only(operator):
+    table = task_table([Task("t", (user("x"), user("y")))])
+    edited = table.set_column(table.schema.get_field_index("text"), "text", pa.array(["z"]))
+    with pytest.raises(ValueError, match="the text of a prompt of 2 messages was edited"):
+        operator("task_normalization_mapper").process_table(edited)
+
+
 @given(st.text(max_size=60), st.sampled_from(["NFC", "NFKC"]))
 def test_twice_is_once(text, form):
     op = registry().modules["task_normalization_mapper"](form=form)

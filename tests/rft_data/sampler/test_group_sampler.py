@@ -7,6 +7,8 @@ import pytest
 from rft_data.core.errors import ConflictError, RecipeError, UnknownComponentError
 from rft_data.core.groups import Ticket
 from rft_data.sampler import make_sampler
+from rft_data.sampler.groups import LeasableGroups
+from rft_data.sampler.policy import Candidate
 from tests.rft_data.sampler.memory import House, MemoryLedger, MemoryVersions, result
 
 
@@ -205,6 +207,15 @@ def test_the_sweep_looks_at_the_step_that_will_be_trained() -> None:
     assert house.sampler.conservation()["stale"] == 1
 
 
+def test_a_lease_that_went_ahead_with_fewer_groups_is_a_step_and_is_not_filled_up() -> None:
+    house = House("fifo", groups=4, bound=1)
+    house.fill(3)
+    assert house.sampler.lease("trainer", 0, 3, 0) is not None
+    assert len(house.sampler.admit(100, 0)) == 4  # of two steps' places those of the second
+    house.versions.issue(1)
+    assert house.sampler.admit(100, 1) == []
+
+
 # --- gauges --------------------------------------------------------------------------------------
 
 
@@ -234,6 +245,27 @@ def test_metrics_split_the_lag_at_arrival() -> None:
     assert (found["trained/a"], found["trained/b"]) == (3.0, 1.0)
     assert found["outstanding"] == found["queue_age_mean"] == 0.0
     assert not any(name.startswith("lag") for name in house.sampler.metrics()), "lags start anew"
+
+
+def test_ages_are_counted_from_the_arrival_of_the_groups_that_wait() -> None:
+    house = House("fifo", groups=3, bound=9)
+    tickets = house.sampler.admit(9, 0)
+    groups = LeasableGroups()
+    assert groups.ages(4) == (0.0, 0.0)
+    one, two, other, last = [
+        Candidate(result(ticket), i, i, step, arrived)
+        for i, (ticket, step, arrived) in enumerate(zip(tickets, (0, 0, None, 2), (1, 1, 0, 3), strict=False))
+    ]
+    for candidate in (one, two, other, last):
+        groups.add(candidate)
+    assert groups.ages(4) == (pytest.approx(7 / 3), 3.0)  # a group of another run has no age
+    for candidate in (one, other):
+        groups.remove(candidate)
+    assert groups.ages(4) == (2.0, 3.0)
+    groups.remove(two)
+    assert groups.ages(5) == (2.0, 2.0)
+    groups.remove(last)
+    assert groups.ages(5) == (0.0, 0.0)
 
 
 def test_trained_against_dispatched_survives_a_restart() -> None:

@@ -206,6 +206,28 @@ def test_folder_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_ve
     assert "publish.recorded" in rest
 
 
+def test_a_folder_has_lost_its_name_on_the_disk_before_it_loses_files(
+    buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "weights"
+    registry = VersionRegistry(buffer, "run", root, keep=1)
+    registry.publish(0, save)
+    left = root / ".removed-v00000000"  # by a run that was killed while deleting another of this name
+    left.mkdir()
+    synced: list[tuple[bool, bool]] = []
+    real = os.fsync
+
+    def recorded(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}") == str(root):
+            synced.append(((root / "v00000000").exists(), (left / "model.safetensors").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    registry.publish(1, save)
+    assert synced[-1] == (False, True), "renamed, and whole, when its new name is kept"
+    assert not left.exists()
+
+
 def test_failed_save_leaves_no_version(buffer: Buffer, tmp_path: Path) -> None:
     registry = VersionRegistry(buffer, "run", tmp_path)
 

@@ -92,3 +92,27 @@ def test_stage_ends_after_its_groups_or_at_its_pass_rate() -> None:
     selector.observe([outcome(tasks[0].key, (1.0,))])
     assert selector.metrics()["stage"] == 2.0
     assert selector.metrics()["visited"] == 10 / 80  # the last stage heard the groups of those before it
+
+
+def test_a_stages_pass_rate_is_the_running_mean_of_rewards_clipped_to_one() -> None:
+    stages = [{"use": "shuffle", "until": {"pass_rate": 0.99}}, {"use": "shuffle"}]
+    tasks = make_tasks(1, 4)
+    selector = make_selector("staged", {"stages": stages}, tasks, 0)
+    means = [0.5, 0.25, *([1.0] * 61), 0.0, 0.5]
+    played = [(2.0, -1.0, 0.5), (-3.0, 0.5), *([(1.0, 5.0)] * 61), (0.0, -0.5), (0.5,)]
+    expected = 0.0
+    for number, (mean, rewards) in enumerate(zip(means, played, strict=True), 1):
+        selector.observe([outcome(tasks[0].key, rewards)])
+        expected += (mean - expected) / min(number, 64)
+        assert selector.metrics()["stage_pass_rate"] == pytest.approx(expected, abs=1e-12)
+    assert selector.metrics()["stage"] == 0.0
+
+
+def test_a_stage_ends_at_its_pass_rate_and_the_next_begins_without_one() -> None:
+    stages = [{"use": "shuffle", "until": {"pass_rate": 0.5}}, {"use": "shuffle"}]
+    tasks = make_tasks(1, 4)
+    selector = make_selector("staged", {"stages": stages}, tasks, 0)
+    selector.observe([outcome(tasks[0].key, (1.0, 0.0))] * 64)
+    assert selector.state_dict()["at"] == [1, 0, 0.0]
+    selector.observe([outcome(tasks[0].key, (1.0,))])
+    assert selector.state_dict()["at"] == [1, 1, 1.0]
