@@ -22,7 +22,6 @@ LONG = {
     "rft_data/buffer/buffer.py": "to be split",
     "rft_data/loop/fleet.py": "to be split",
     "rft_data/sampler/group_sampler.py": "to be split",
-    "trainers/policy/experience_grpo.py": "to be split",
 }
 """Longer files, with why. None is added: a file that grows is split by reason to change."""
 _MOST_ANY = 450

@@ -7,7 +7,6 @@ equation 3), or the policy at the start of the step (arXiv:2505.24298). One leas
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,21 +21,18 @@ from trainers.policy.collate import trained
 from trainers.policy.critic import Critic, CriticPlan
 from trainers.policy.dealt_grpo import DealtGRPOTrainer, Scored
 from trainers.policy.drift import Drift
-from trainers.policy.kl_term import KlTerm
 from trainers.policy.losses.aggregation import aggregate, expert_share
 from trainers.policy.losses.context import loss_context
 from trainers.policy.losses.loss import Aggregation, Loss
 from trainers.policy.objective import TRLS, Objective
 from trainers.policy.off_policy import OffPolicy
+from trainers.policy.step_kl import StepKl
 from trainers.policy.token_values import KeptTokens
 from trainers.policy.whole_lease import run_batch_ops
 from trainers.ranks.ranks import gathered
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-_KL_FILE = "kl_controller.json"
-"""File in a checkpoint with the state of the KL coefficient's controller."""
 
 
 def _no_reward(prompts: list[object], **_: object) -> list[float]:
@@ -68,8 +64,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self._next_batch = next_batch
         self._off_policy = off_policy
         self._objective = objective
-        self._kl_controller = None if objective.kl is None else objective.kl.controller()
-        self._kl_of_step = 0.0
+        self._step_kl = None if objective.kl is None else StepKl(objective.kl)
         self.drift = Drift()
         self.tokens = KeptTokens()
         self.critic: Critic | None = None
@@ -187,7 +182,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
 
     def _compute_loss(self, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """The objective's loss; its logprobs are also compared with those of the policy that sampled."""
-        own, term = self._objective.loss, self._objective.kl
+        own = self._objective.loss
         if own is None:
             loss: torch.Tensor = super()._compute_loss(model, {**inputs, **self._image_inputs(inputs)})
             logprobs, entropies = self._scored
@@ -196,8 +191,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             loss = self._own_loss(own, inputs, logprobs, entropies)
             if balance is not None:  # of a mixture of experts: the mean over micro-batches, as in TRL
                 loss = loss + self.router_aux_loss_coef * balance / self.args.gradient_accumulation_steps
-        if term is not None:
-            loss = loss + self._kl(term, inputs, logprobs)
+        if self._step_kl is not None:
+            loss = loss + self._kl(self._step_kl, inputs, logprobs)
         if self.critic is not None:
             loss = self._with_value_loss(self.critic, loss, inputs)
         if self.accelerator.is_main_process:
@@ -231,21 +226,17 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self._metrics["train"]["entropy"].append(of_step)
         return loss - self.args.entropy_coef * entropy if self.args.entropy_coef else loss
 
-    def _kl(self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor) -> torch.Tensor:
+    def _kl(self, step_kl: StepKl, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor) -> torch.Tensor:
         mask = _own_tokens(inputs)
-        sampled, ref = inputs["sampling_per_token_logps"], inputs["ref_per_token_logps"]
-        per_token = term.per_token(logprobs * mask, sampled * mask, ref * mask)
-        kl = self._reduced(per_token, "token_mean", inputs, mask)
+        kl = self._reduced(step_kl.per_token(inputs, logprobs, mask), "token_mean", inputs, mask)
         of_step = self._mean_over_ranks(kl)
         self._metrics["train"]["kl"].append(of_step * self.args.gradient_accumulation_steps)
-        if self._kl_controller is None:
-            return term.coef * kl
-        coef = self._kl_controller.coef
-        self._metrics["train"]["kl_coef"].append(coef)
-        self._kl_of_step += of_step
-        if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
-            self._kl_controller.update(self._kl_of_step, int(inputs["num_rollouts_in_batch"]))
-            self._kl_of_step = 0.0
+        coef = step_kl.coef
+        if step_kl.is_adaptive:
+            self._metrics["train"]["kl_coef"].append(coef)
+            step_kl.add(of_step)
+            if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
+                step_kl.end_step(int(inputs["num_rollouts_in_batch"]))
         return coef * kl
 
     def _with_value_loss(
@@ -284,16 +275,16 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         """Load the parts of a checkpoint that TRL does not: an adapter, an adaptive KL coefficient."""
         if adapter_scales(self.model):
             read_adapter(self.model, checkpoint)
-        if self._kl_controller is not None:
-            self._kl_controller.load_state_dict(json.loads((checkpoint / _KL_FILE).read_text()))
+        if self._step_kl is not None:
+            self._step_kl.load(checkpoint)
 
     def _save_checkpoint(self, model: PreTrainedModel, trial: object) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self.critic is not None:
             self.critic.save(folder, write=self.accelerator.is_main_process)
         super()._save_checkpoint(model, trial)
-        if self._kl_controller is not None and self.accelerator.is_main_process:
-            (folder / _KL_FILE).write_text(json.dumps(self._kl_controller.state_dict()))
+        if self._step_kl is not None and self.accelerator.is_main_process:
+            self._step_kl.save(folder)
 
 
 def _one_step(args: GRPOConfig) -> Dataset:
