@@ -233,6 +233,19 @@ def test_run_over_three_nodes_without_a_common_folder(nodes: Nodes, cluster: str
 
 
 @LONG
+def test_engine_over_two_devices_is_sent_weights_on_a_node_without_the_folder(
+    nodes: Nodes, cluster: str, tmp_path: Path
+) -> None:
+    wide = ["explorer.engine.use=vllm", "explorer.engine.options={tensor_parallel_size: 2}"]
+    run = started_run(nodes, cluster, "wide", *wide, "placement.explorers.count=1", steps=2)
+    ended(nodes, run, "wide")
+    said = copied_run(nodes, "wide", tmp_path)
+    check_books(tmp_path, steps=2)
+    assert not nodes[2].file("wide/run/weights").exists(), "weights came by the wire"
+    assert "weights reach the explorers by 'ray'" in said
+
+
+@LONG
 def test_run_of_adapters_goes_on_when_the_killed_node_of_its_explorers_is_back(
     nodes: Nodes, cluster: str, tmp_path: Path
 ) -> None:
