@@ -13,7 +13,7 @@ APART := $(VENV)/apart
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check installs new-user recipes bench mutants trinity locks docs gpu-check
+.PHONY: setup quickstart test fast check installs new-user recipes breaks nodes bench mutants trinity locks docs gpu-check
 
 setup: $(READY)
 
@@ -73,6 +73,17 @@ new-user: setup
 # Every shipped recipe that a CPU can run, one after another, and whether what it is about happened: most of an hour.
 recipes: setup $(APART)
 	RFT_TEST_RECIPES=1 $(BIN)/python -m pytest tests/test_shipped_runs.py --timeout 3600 -s
+
+# Runs broken off at every pass of every failpoint, and what they end with compared bit for bit: most of an hour.
+breaks: setup
+	RFT_BREAKS=all $(BIN)/python -m pytest tests/rft_data/loop/test_broken_runs.py tests/rft_data/run/test_exact_resume.py \
+	  --timeout 3600
+
+# As root on Linux, outside /tmp: runs over nodes without a common folder, whose cables are cut and which are lost.
+nodes: setup
+	@test "$$(id -u)" = 0 || { echo "error: nodes are network namespaces, which root makes: sudo make nodes" >&2; exit 3; }
+	RFT_TEST_NODES=1 RFT_TEST_CUT_S=60 $(BIN)/python -m pytest tests/test_nodes.py tests/test_cluster.py \
+	  tests/rft_data/run/test_ray_run.py -n 0 --timeout 1800
 
 # The pages of docs/ as a site in build/site, without the network.
 docs: setup

@@ -62,7 +62,7 @@ def test_linters_find_nothing(linter: str, files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "command"), [("ci", "bash .ci/run"), ("weekly", "make ${{ matrix.target }}")]
+    ("name", "command"), [("ci", "bash .ci/run"), ("weekly", "${{ matrix.as }} make ${{ matrix.target }}")]
 )
 def test_a_workflow_runs_what_is_run_here_with_actions_of_a_known_major_version(
     name: str, command: str
@@ -77,3 +77,29 @@ def test_a_workflow_runs_what_is_run_here_with_actions_of_a_known_major_version(
     used = [step["uses"] for step in job["steps"] if "uses" in step]
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in used)
     assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_every_week_runs_are_broken_off_everywhere_and_nodes_are_cut_and_lost() -> None:
+    workflow = YAML(typ="safe").load((ROOT / ".github" / "workflows" / "weekly.yml").read_text())
+    matrix = workflow["jobs"]["make"]["strategy"]["matrix"]
+    assert {"breaks", "nodes"} <= set(matrix["target"])
+    [alone] = matrix["include"]
+    assert (alone["target"], alone["as"].split()[0]) == ("nodes", "sudo")
+    shown = {target: _recipe(target) for target in ("breaks", "nodes")}
+    for file in ("tests/rft_data/loop/test_broken_runs.py", "tests/rft_data/run/test_exact_resume.py"):
+        assert file in shown["breaks"]
+        assert (ROOT / file).is_file()
+    assert "RFT_BREAKS=all" in shown["breaks"]
+    assert "RFT_TEST_NODES=1 RFT_TEST_CUT_S=60" in shown["nodes"]
+    asking = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if re.search("RFT_TEST_NODES|nodes_of", file.read_text()) and file != Path(__file__)
+    }
+    assert asking <= set(re.findall(r"tests/[\w/.]+", shown["nodes"]))
+
+
+def _recipe(target: str) -> str:
+    """The commands of a target of the Makefile."""
+    rule = (ROOT / "Makefile").read_text().split(f"\n{target}:", 1)[1]
+    return rule.split("\n\n", 1)[0]
