@@ -87,7 +87,11 @@ def query(
     shape: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Ask a question in SQL over the buffer's tables; reads only, in a process of its own."""
+    """Ask a question in SQL over the buffer's tables; reads only, in a process of its own.
+
+    Only whole rows (`select * from experiences`) are compared with their digests: an answer of some columns
+    may show what a damaged disk made of them. `rft buffer verify` compares all.
+    """
     with edge():
         from rft_data.cli.buffer_text import csv_text, table_text
         from rft_data.core.errors import RecipeError
