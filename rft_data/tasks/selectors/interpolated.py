@@ -16,6 +16,8 @@ from rft_data.tasks.selectors.ranking import feature
 
 _DRAWN = 8192
 _LEAST = 1e-2
+_LEAST_GAP = 1 / 1024
+"""Of the mean pass rates of the references, for tasks that tell where the policy is between them."""
 _KEEP = 0.9
 """Weight of the old position between the references at an update."""
 
@@ -131,11 +133,11 @@ class Interpolated(TaskSelector):
         places = [place for place, _ in self._waiting]
         gap = float(self._gap[places].mean())
         seen = sum(rate for _, rate in self._waiting) / len(places) - float(self._weak[places].mean())
-        old = 0.0 if self._position is None else self._position
-        if abs(gap) > 1e-3:  # else these tasks do not tell the position
+        if abs(gap) > _LEAST_GAP:  # else these tasks do not tell the position
             found = seen / gap
-            self._position = found if self._position is None else _KEEP * old + (1.0 - _KEEP) * found
-        return old if self._position is None else self._position
+            old = self._position
+            self._position = found if old is None else _KEEP * old + (1.0 - _KEEP) * found
+        return self._position or 0.0
 
     def _own_state(self) -> dict[str, object]:
         return {

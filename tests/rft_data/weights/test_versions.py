@@ -214,6 +214,7 @@ def test_a_folder_has_lost_its_name_on_the_disk_before_it_loses_files(
     registry.publish(0, save)
     left = root / ".removed-v00000000"  # by a run that was killed while deleting another of this name
     left.mkdir()
+    (left / "config.json").write_text("{}")
     synced: list[tuple[bool, bool]] = []
     real = os.fsync
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from rft_data.core.rows import Task
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.calibration import Calibration
 from rft_data.tasks.selectors.mixture import largest_remainder
@@ -98,6 +99,24 @@ def test_interpolated_posterior_is_the_papers_where_nothing_is_clipped() -> None
     assert ours[0] == pytest.approx(a, rel=1e-6)
     assert ours[1] == pytest.approx(b, rel=1e-6)
     assert [selector._predict(i) for i in places.tolist()] == pytest.approx(a / (a + b), rel=1e-6)
+
+
+def test_tasks_on_which_the_references_are_alike_tell_no_position() -> None:
+    rates = [(0.0, 2**-10), (0.25, 0.25), (0.0, 2**-10 + 2**-22), (0.5, 0.0), (0.0, 0.5)]
+    tasks = [
+        Task(
+            "t", ({"role": "user", "content": str(i)},), metadata={"weak_pass_rate": w, "strong_pass_rate": s}
+        )
+        for i, (w, s) in enumerate(rates)
+    ]
+    selector = make_selector("interpolated", {"groups_per_update": 2}, tasks, 0)
+    positions, weighted = [], 0.0
+    for place, rate in [(0, 1.0), (1, 1.0), (2, 0.0), (3, 0.25), (1, 1.0), (4, 0.125)]:
+        selector.observe([outcome(tasks[place].key, (rate,))] * 2)
+        positions.append(selector._position)
+        weighted = 0.8 * weighted + (positions[-1] or 0.0)
+        assert selector._weighted == pytest.approx(weighted)
+    assert positions == [None, None, 0.0, pytest.approx(0.05), pytest.approx(0.05), pytest.approx(0.07)]
 
 
 def test_learnability_draws_in_proportion_to_the_expected_variance() -> None:
