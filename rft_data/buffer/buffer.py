@@ -229,7 +229,7 @@ class Buffer:
 
         Raises: IntegrityError, as `batches` and `tail` do, if a whole row does not match its digest or id.
         """
-        return checked(self.location, name, columns, self._store.scan(name, columns, where, limit))
+        return checked(self.location, name, columns, self._store.rows(name).scan(columns, where, limit))
 
     def to_pandas(
         self,
@@ -253,16 +253,16 @@ class Buffer:
 
         `offset`: how many rows that match are left out first.
         """
-        for batch in self._store.batches(name, columns, where, limit, offset):
+        for batch in self._store.rows(name).batches(columns, where, limit, offset):
             yield from checked(self.location, name, columns, pa.Table.from_batches([batch])).to_batches()
 
     def parts(self, name: str) -> Iterator[Part]:
         """What the newest version of a table consists of, oldest first."""
-        return self._store.parts(name)
+        return self._store.rows(name).parts()
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows of a table, oldest first."""
-        return checked(self.location, name, columns, self._store.tail(name, n, columns))
+        return checked(self.location, name, columns, self._store.rows(name).tail(n, columns))
 
     def lost_rows(self) -> set[int]:
         """Numbers of rows that a repair removed."""
@@ -274,7 +274,7 @@ class Buffer:
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """Stored tasks, all or those of one split."""
-        tasks = to_tasks(self._store.scan("tasks"))
+        tasks = to_tasks(self._store.rows("tasks").scan())
         return [task for task in tasks if split is None or task.split == split]
 
     def task_keys(self) -> list[TaskKey]:
@@ -322,7 +322,7 @@ class Buffer:
         """The pipeline's verdicts, read from the table at the first call."""
         if pipeline_hash not in self._verdicts:
             verdicts = Verdicts(pipeline_hash)
-            for batch in self._store.batches("annotations", _VERDICT_COLUMNS):
+            for batch in self._store.rows("annotations").batches(_VERDICT_COLUMNS):
                 verdicts.fold(batch)
             self._verdicts[pipeline_hash] = verdicts
         return self._verdicts[pipeline_hash]

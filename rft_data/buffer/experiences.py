@@ -66,7 +66,7 @@ class Experiences:
 
     def _numbered(self, seen: npt.NDArray[np.int64]) -> Iterator[tuple[Sequence[str], npt.NDArray[np.int64]]]:
         """Ids and row numbers of all stored rows; updates `seen`."""
-        for batch in self._store.batches("experiences", ["seq", "experience_id"]):
+        for batch in self._store.rows("experiences").batches(["seq", "experience_id"]):
             seqs = np.asarray(batch.column("seq"))
             steps = np.diff(seqs, prepend=seen[0])
             if (steps < 1).any():
@@ -130,7 +130,7 @@ class Experiences:
         self._store.sync("experiences")
         extra = self._store.count("experiences") - self._rows
         if extra > 0:
-            rows = self._store.tail("experiences", extra, ["seq", "experience_id"])
+            rows = self._store.rows("experiences").tail(extra, ["seq", "experience_id"])
             self._index.add(rows.column("experience_id").to_pylist(), rows.column("seq").to_pylist())
             self._rows += extra
             self._next_seq = rows.column("seq")[-1].as_py() + 1
@@ -209,7 +209,7 @@ class Experiences:
     def _fetch(self, seqs: npt.NDArray[np.int64], names: Sequence[str]) -> pa.Table:
         """Columns of rows by sorted, unique number; rows that do not exist are left out."""
         cold, tables = self._hot.split(seqs)
-        stored = self._store.take("experiences", cold.tolist(), names)
+        stored = self._store.rows("experiences").take(cold.tolist(), names)
         return pa.concat_tables([stored, *(table.select(list(names)) for table in tables)])
 
     def take(self, seqs: Sequence[int] | npt.NDArray[np.int64], *, trained_only: bool = False) -> pa.Table:
@@ -236,7 +236,7 @@ class Experiences:
         self, seqs: npt.NDArray[np.int64], names: Sequence[str], *, trained_only: bool
     ) -> pa.Table:
         """Rows by sorted, unique number, compared with their digest; see `take`."""
-        stored = self._store.take("experiences", seqs.tolist(), names)
+        stored = self._store.rows("experiences").take(seqs.tolist(), names)
         found = np.asarray(stored.column("seq"))
         if len(found) != len(seqs) or (found != seqs).any():
             raise self._absent(min(set(seqs.tolist()) - set(found.tolist())))

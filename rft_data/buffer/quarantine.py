@@ -26,7 +26,7 @@ class Quarantine:
         with self._store.locked("quarantine"):
             known, self._known = self._known, None  # read again if the outcome of the write is unknown
             if known is None:
-                names = self._store.scan("quarantine", ["experience_id", "reason"]).columns
+                names = self._store.rows("quarantine").scan(["experience_id", "reason"]).columns
                 known = set(zip(*(column.to_pylist() for column in names), strict=True))
             fresh = {(row.experience_id, row.reason): row for row in refused}
             rows = [

@@ -33,7 +33,7 @@ class SmallTables:
 
     def task_keys(self) -> list[TaskKey]:
         """Keys of all stored tasks."""
-        rows = self._store.scan("tasks", ["taskset", "task_id"])
+        rows = self._store.rows("tasks").scan(["taskset", "task_id"])
         return [TaskKey(*pair) for pair in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:
@@ -70,7 +70,7 @@ class SmallTables:
         return self._add("feedback", rows, self._feedback_ids, FEEDBACK, _feedback_ids)
 
     def _feedback_ids(self) -> set[object]:
-        rows = self._store.scan("feedback", [field.name for field in fields(Feedback)])
+        rows = self._store.rows("feedback").scan([field.name for field in fields(Feedback)])
         return {
             name for batch in rows.to_batches() for row in batch.to_pylist() for name in _feedback_ids(row)
         }
@@ -90,8 +90,8 @@ class SmallTables:
 
     def payload(self, payload_id: str) -> tuple[str, bytes]:
         """(media type, bytes) of a payload."""
-        rows = self._store.large_rows(
-            "payloads", ["media_type", "data"], Compare("payload_id", "eq", payload_id)
+        rows = self._store.rows("payloads").large_rows(
+            ["media_type", "data"], Compare("payload_id", "eq", payload_id)
         )
         for row in rows.to_pylist():
             if bytes_id(row["data"]) == payload_id:
@@ -103,7 +103,7 @@ class SmallTables:
 
     def _ids(self, name: str) -> set[object]:
         key = TABLES[name][1]
-        return set(self._store.scan(name, [str(key)]).column(0).to_pylist())
+        return set(self._store.rows(name).scan([str(key)]).column(0).to_pylist())
 
     def _add(
         self,

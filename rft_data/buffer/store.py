@@ -1,4 +1,4 @@
-"""The LanceDB tables of one buffer: creates them by `schema.TABLES`, appends to them, reads them.
+"""The LanceDB tables of one buffer: creates them by `schema.TABLES`, appends to them, opens them for readers.
 
 It does not interpret rows. A commit names the version it builds on: on an object store it fails after
 another owner took over, and everywhere a version that is not the next one is an error.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,33 +21,25 @@ import pyarrow as pa
 from rft_data.buffer.creation import FORMAT, create, half_made
 from rft_data.buffer.durability import Barrier, Durability
 from rft_data.buffer.faults import damage_named, overtaken, some_columns, storage_errors, stored_beside
-from rft_data.buffer.few import few_rows, named_numbers, names_few, numbered_rows
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
-from rft_data.buffer.parts import Part, table_parts
 from rft_data.buffer.row_order import check_order
+from rft_data.buffer.table_rows import TableRows
 from rft_data.buffer.takeover import take_over
 from rft_data.buffer.zones import NUMBERED, Zones
 from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.filters import Filter, to_sql
-from rft_data.core.named_tables import known_columns, table_schema
 from rft_data.core.objects import PATIENT, Objects, reached
 from rft_data.core.schema import TABLES
 from rft_data.core.scratch import check_has_files
 
 if TYPE_CHECKING:
-    from lance import LanceDataset, LanceFragment
-    from lance.dataset import LanceScanner
+    from lance import LanceDataset
     from lancedb.db import DBConnection
     from lancedb.table import Table
 
 _CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
-BATCH_ROWS, BATCH_BYTES = 1024, 8 << 20
-"""Bounds of a batch of `batches`; a row that is larger is a batch of its own."""
-_READ_AHEAD_BYTES = 64 << 20
-"""What Lance reads from files before it is asked for; 2 GiB unless told."""
 
 _STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": FORMAT}
 
@@ -273,128 +265,18 @@ class Store:
     def count(self, name: str) -> int:
         """Rows in a table; 0 when it does not exist yet."""
         with self._locks[name], damage_named(self.location, name):
-            return int(self._newest(name).count_rows()) if self._made(name) else 0
+            newest = self._newest(name)
+            return 0 if newest is None else int(newest.count_rows())
 
-    def scan(
-        self,
-        name: str,
-        columns: Sequence[str] | None = None,
-        where: Filter | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Rows of a table, in the order they were written."""
-        names, empty = self._shape(name, columns)
-        if limit is not None and limit < 1:
-            return empty
-        with damage_named(self.location, name):
-            if where is not None and limit is None and names_few(where) and self._made(name):
-                return self._few(name, names, where).select(names)
-            scanner = self._scanner(name, names, where, limit=limit)
-            return empty if scanner is None else scanner.to_table().select(names)
+    def rows(self, name: str) -> TableRows:
+        """The rows of a table, to be read; nothing is opened before that."""
+        return TableRows(self.location, name, partial(self._newest, name), self._zones.get(name))
 
-    def _few(self, name: str, names: list[str], where: Filter) -> pa.Table:
-        head, chosen = self._newest(name), to_sql(where, TABLES[name][0])
-        numbers = named_numbers(where) if name == "experiences" else None
-        if numbers and (rows := numbered_rows(head, names, numbers)) is not None:
-            return rows
-        return few_rows(head, names, chosen, self._holding(name, head, where))
-
-    def _holding(self, name: str, head: LanceDataset, where: Filter | None) -> list[LanceFragment] | None:
-        """The fragments in which a filter may find rows; None: all."""
-        zones = self._zones.get(name)
-        return None if zones is None or where is None else zones.holding(head, where)
-
-    def large_rows(self, name: str, columns: Sequence[str], where: Filter) -> pa.Table:
-        """The few rows that a filter names by an id, of which nothing stays in Lance's caches.
-
-        A page of a single row is kept there as metadata, with its value.
-        """
-        import lance
-
-        if not self._made(name):
-            return self._shape(name, columns)[1]
-        with damage_named(self.location, name):
-            session = lance.Session(index_cache_size_bytes=0, metadata_cache_size_bytes=0)
-            opened = lance.dataset(self.uri(name), version=self._newest(name).version, session=session)
-            return few_rows(opened, columns, to_sql(where, TABLES[name][0]))
-
-    def batches(
-        self,
-        name: str,
-        columns: Sequence[str] | None = None,
-        where: Filter | None = None,
-        limit: int | None = None,
-        offset: int | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Like `scan`, in batches of at most BATCH_ROWS and about BATCH_BYTES, so that memory is bounded.
-
-        `offset`: how many rows that match are left out first.
-        """
-        names, _ = self._shape(name, columns)
-        if limit is not None and limit < 1:
-            return
-        with damage_named(self.location, name):
-            scanner = self._scanner(name, names, where, limit, offset, bounded=True)
-            for batch in () if scanner is None else scanner.to_batches():
-                yield batch.select(names)
-
-    def _shape(self, name: str, columns: Sequence[str] | None) -> tuple[list[str], pa.Table]:
-        names, schema = known_columns(name, columns), table_schema(name)
-        return names, pa.schema([schema.field(n) for n in names]).empty_table()
-
-    def _scanner(
-        self,
-        name: str,
-        names: list[str],
-        where: Filter | None,
-        limit: int | None = None,
-        offset: int | None = None,
-        *,
-        bounded: bool = False,
-    ) -> LanceScanner | None:
-        """A scan by Lance itself, which takes a third of the CPU time of LanceDB's query, measured."""
-        if not self._made(name):
-            return None
-        chosen = None if where is None else to_sql(where, TABLES[name][0])
-        head = self._newest(name)
-        held = self._holding(name, head, where)
-        return head.scanner(
-            names,
-            chosen,
-            fragments=held,
-            limit=limit,
-            offset=offset,
-            batch_size=BATCH_ROWS if bounded else None,
-            batch_size_bytes=BATCH_BYTES if bounded else None,
-            io_buffer_size=_READ_AHEAD_BYTES if bounded else None,
-        )
-
-    def parts(self, name: str) -> Iterator[Part]:
-        """The parts of the newest version of a table, oldest first; none when it does not exist yet."""
-        with damage_named(self.location, name):
-            if self._made(name):
-                yield from table_parts(self.location, name, self._newest(name))
-
-    def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The last n rows written, oldest first; by offset, which needs no index."""
-        names, empty = self._shape(name, columns)
-        if (total := self.count(name)) == 0 or n == 0:
-            return empty
-        with damage_named(self.location, name):
-            return self._newest(name).take(list(range(max(0, total - n), total)), names)
-
-    def take(self, name: str, row_ids: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows by stable row id, in the order asked; a row that is not stored is left out."""
-        names, empty = self._shape(name, columns)
-        if not len(row_ids) or not self._made(name):
-            return empty
-        with damage_named(self.location, name):
-            # half the CPU time of LanceDB's `take_row_ids`, measured; Lance's own `take` knows no row ids
-            return self._newest(name)._take_rows(list(row_ids), columns=names)
-
-    def _newest(self, name: str) -> LanceDataset:
-        """The newest version of a table as a Lance dataset, also where another process writes to it."""
+    def _newest(self, name: str) -> LanceDataset | None:
+        """The newest version of a table, also where another process writes to it; None if it is absent."""
         with self._locks[name]:
+            if not self._made(name):
+                return None
             head = self.head(name)
             others = self.read_only or self._closed  # write to it
             if others and (latest := head.latest_version) != head.version:

@@ -78,7 +78,7 @@ def _run_dirs(uri: str) -> list[str]:
     """Of the newest runs on a buffer, also of one in which other tables are damaged. Raises: RftError."""
     store = Store(uri, read_only=True)
     try:
-        recipes = store.tail("runs", _STARTS, ["recipe"]).column("recipe").to_pylist()
+        recipes = store.rows("runs").tail(_STARTS, ["recipe"]).column("recipe").to_pylist()
     finally:
         store.close()
     places = (json.loads(recipe).get("run_dir") for recipe in reversed(recipes))

@@ -66,7 +66,7 @@ def test_experiences_named_by_number_are_not_searched_for(
     with Buffer(folder) as owner, Buffer(folder, read_only=True) as buffer:
         owner.append([make_experience(n) for n in range(6)])
         absent = buffer.read("experiences", ["seq"], In("seq", (2, 6)))
-        monkeypatch.setattr("rft_data.buffer.store.few_rows", searched)
+        monkeypatch.setattr("rft_data.buffer.table_rows.few_rows", searched)
         found = buffer.read("experiences", ["reward"], In("seq", (4, 1, 4)))
         assert found.equals(buffer.read("experiences", ["reward"]).take([1, 4]))
         assert buffer.read("experiences", where=Compare("seq", "eq", 3))["seq"].to_pylist() == [3]

@@ -90,7 +90,7 @@ def test_compaction_keeps_row_numbers_ids_and_digests(buffer: Buffer) -> None:
         assert again.read("experiences").equals(before)
         assert again.take(list(range(20))).equals(before)
         assert again.append([make_experience(20)]).seqs == (20,)
-        assert again._store.take("experiences", [20]).column("seq").to_pylist() == [20]
+        assert again._store.rows("experiences").take([20]).column("seq").to_pylist() == [20]
 
 
 def test_janitor_removes_what_no_version_names(buffer: Buffer) -> None:
