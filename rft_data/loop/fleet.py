@@ -9,18 +9,17 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from rft_data.core.arms import Arm
 from rft_data.core.errors import EngineError, ParityError, RoleDiedError, StalledError
-from rft_data.core.files import folder_bytes
 from rft_data.core.groups import Assignment, Played
 from rft_data.core.roles import Role, WeightSender
 from rft_data.core.rows import WeightRef
 from rft_data.loop.arms import Arms
 from rft_data.loop.extras import Extras
 from rft_data.loop.member import Loading, Member
+from rft_data.loop.served_weights import ServedWeights
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -58,15 +57,12 @@ class Fleet:
             arms: pins one of the explorers to older weights; None: all follow the newest.
         """
         self.arms = arms
-        self._sender = sender
         self._extras = extras
         self.members = [Member(role) for role in roles]
-        self._versions = versions
+        self._weights = ServedWeights(versions, deadline_s, sender, arms)
         self._whole_rounds = whole_rounds
         self.deadline_s = deadline_s
         self._max_restarts = max_restarts
-        self._published: WeightRef | None = None
-        self._published_bytes = 0
         self._lost: list[Assignment] = []
         """What dead explorers were playing."""
         self._handed_back: list[Assignment] = []
@@ -79,15 +75,7 @@ class Fleet:
 
     def publication(self) -> dict[str, float]:
         """Bytes of the last published weights, and the seconds of the slowest explorer that loaded them."""
-        loads = [member.loaded_s for member in self.members if member.version >= 0 and member.loaded_s]
-        if not loads:
-            return {}
-        size, slowest = self._published_bytes, max(loads)
-        return {
-            "publication_bytes": float(size),
-            "publication_s": slowest,
-            "publication_gb_per_s": len(loads) * size / slowest / 1e9,
-        }
+        return self._weights.publication(self.members)
 
     @property
     def playing(self) -> int:
@@ -108,11 +96,7 @@ class Fleet:
 
         One that is still loading others loads these next.
         """
-        self._published = ref
-        if self.arms is not None:
-            self.arms.publish(ref)
-        self._published_bytes = folder_bytes(Path(ref.path))
-        self._follow(self.members)
+        self._weights.publish(ref, self.members)
 
     def versions(self) -> list[int]:
         """The versions that are served, newest first.
@@ -187,13 +171,12 @@ class Fleet:
         """Take in an explorer that runs; it is given groups once it serves the newest weights, proved."""
         member = Member(role, extra=True)
         self.members.append(member)
-        self._follow([member])
+        self._weights.follow([member])
 
     def gone(self, member: Member) -> None:
         """Forget an explorer whose process has ended, and hand back what it was playing."""
         self._handed_back += [assignment for call in member.playing.values() for assignment in call]
-        if member.loading is not None:
-            self._versions.let_go(member.loading.ref.version)
+        self._weights.end_load(member)
         self.members.remove(member)
 
     def restart(self, member: Member, why: Exception) -> None:
@@ -208,9 +191,7 @@ class Fleet:
         log.warning("%s %s (%d groups lost): %s", member.role.name, what, member.load, why)
         self._lost += [assignment for call in member.playing.values() for assignment in call]
         member.playing.clear()
-        if member.loading is not None:
-            self._versions.let_go(member.loading.ref.version)
-        member.loading = None
+        self._weights.end_load(member)
         member.version = -1
         member.asked = None
         if member.extra:
@@ -262,24 +243,8 @@ class Fleet:
             asked.append(member.role.call("metrics", dict[str, float], deadline_s=self.deadline_s))
         return [one.result() for one in asked if one.exception() is None]
 
-    def _follow(self, members: Sequence[Member]) -> None:
-        """Have each load the weights it should serve; one that is starting or loading does so afterwards."""
-        wanting: dict[WeightRef, list[Member]] = {}
-        for member in members:
-            ref = self._published if self.arms is None else self.arms.wanted(member)
-            is_free = member.starting is None and member.loading is None and member.stays
-            if is_free and ref is not None and ref.version != member.version:
-                wanting.setdefault(ref, []).append(member)
-        for ref, ready in wanting.items():
-            if self._sender is not None:
-                self._sender.offer(ref, [member.role.name for member in ready])
-            for member in ready:
-                self._versions.hold(ref.version)
-                member.follow(ref, self.deadline_s)
-
     def _loaded(self, member: Member, loading: Loading) -> None:
-        member.loading = None
-        self._versions.let_go(loading.ref.version)
+        self._weights.end_load(member)
         try:
             member.parity = loading.future.result()
         except MAY_RESTART as err:
@@ -287,7 +252,7 @@ class Fleet:
             return
         member.version = loading.ref.version
         member.loaded_s = time.monotonic() - loading.since
-        self._follow([member])
+        self._weights.follow([member])
 
     def _started(self, member: Member) -> None:
         """If its restart is done, have it load the published weights."""
@@ -299,4 +264,4 @@ class Fleet:
         except MAY_RESTART as err:
             self.restart(member, err)
             return
-        self._follow([member])
+        self._weights.follow([member])
