@@ -6,28 +6,26 @@ counts. All methods may be called from many threads.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.appended import Appended
 from rft_data.buffer.durability import Durability
 from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.intake import Intake
+from rft_data.buffer.leased_rows import LeasedRows
 from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.parts import Part
 from rft_data.buffer.small_tables import SmallTables
 from rft_data.buffer.store import Store
-from rft_data.buffer.verdicts import Verdicts, check_annotations
+from rft_data.buffer.verdicts import check_annotations
 from rft_data.buffer.whole_rows import checked
-from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table, to_tasks
-from rft_data.core.errors import IntegrityError, RftError, RowError
+from rft_data.core.errors import RftError, RowError
 from rft_data.core.filters import Filter
 from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 DEADLINE_S, STORE_DEADLINE_S = 60.0, 360.0
 """Seconds that an append may take, in a folder and on an object store, where the owner tries for 5
 minutes."""
-_VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked", "shaped_reward"]
 
 
 class Buffer:
@@ -67,8 +64,7 @@ class Buffer:
             self._store.close()
             raise
         self._small_tables = SmallTables(self._store)
-        self._verdicts: dict[str, Verdicts] = {}
-        self._lock = threading.RLock()
+        self._leased_rows = LeasedRows(self._store, self._experiences)
         self._deadline_s = STORE_DEADLINE_S if "://" in self.location else DEADLINE_S
         self._intake = Intake(self._experiences)
 
@@ -182,14 +178,7 @@ class Buffer:
             not finite; then nothing is stored.
         """
         check_annotations(annotations, self._experiences.next_seq)
-        with self._lock:
-            for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
-                self._pipeline_verdicts(pipeline_hash)
-            folded, self._verdicts = self._verdicts, {}  # read again if the outcome of this write is unknown
-            self._store.add("annotations", annotations)
-            self._verdicts = folded
-            for verdicts in self._verdicts.values():
-                verdicts.fold(annotations.select(_VERDICT_COLUMNS))
+        self._leased_rows.annotate(annotations)
         maintain(self._store, "annotations")
 
     def build_index(self, name: str, act: Callable[[Table, LanceDataset], None]) -> None:
@@ -295,34 +284,4 @@ class Buffer:
         null) and `shaped_reward`; use `take` for the others.
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
-        if content_id(list(lease.seqs)) != lease.digest:
-            raise IntegrityError(
-                f"lease {lease.consumer}/{lease.step}: its row numbers do not match its digest."
-            )
-        seqs = np.asarray(lease.seqs, np.int64)
-        with self._lock:
-            verdicts = self._pipeline_verdicts(pipeline_hash)
-            unjudged = verdicts.missing(seqs)
-            if unjudged:
-                raise IntegrityError(
-                    f"lease {lease.consumer}/{lease.step}: row {unjudged[0]} has no advantage from the "
-                    "pipeline; put an advantage operator at the end of 'experience_ops'."
-                )
-            joined = {
-                "advantage": verdicts.advantages(seqs),
-                "masked": verdicts.masked(seqs),
-                "shaped_reward": verdicts.shaped_rewards(seqs),
-            }
-        rows = self._experiences.take(seqs, trained_only=True)
-        for name, column in joined.items():
-            rows = rows.append_column(name, column)
-        return LeasedBatch(lease, rows)
-
-    def _pipeline_verdicts(self, pipeline_hash: str) -> Verdicts:
-        """The pipeline's verdicts, read from the table at the first call."""
-        if pipeline_hash not in self._verdicts:
-            verdicts = Verdicts(pipeline_hash)
-            for batch in self._store.rows("annotations").batches(_VERDICT_COLUMNS):
-                verdicts.fold(batch)
-            self._verdicts[pipeline_hash] = verdicts
-        return self._verdicts[pipeline_hash]
+        return self._leased_rows.read(lease, pipeline_hash)
