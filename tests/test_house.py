@@ -18,7 +18,6 @@ LONG = {
     "rft_data/core/words.py": "a dictionary: every closed set of words with the meaning of each",
     "rft_data/core/schema.py": "the tables: every column with its meaning",
     "rft_data/recipe/algorithms.py": "a table: what each algorithm presets",
-    "rft_data/sampler/group_sampler.py": "to be split",
 }
 """Longer files, with why. None is added: a file that grows is split by reason to change."""
 _MOST_ANY = 450

@@ -6,7 +6,6 @@ decides the order. Whatever stored groups and leases tell is not saved again. No
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from rft_data.sampler.group_states import arrival_state
 from rft_data.sampler.groups import Groups
 from rft_data.sampler.interfaces import NEW_RUN, History, LeaseLedger, Versions
 from rft_data.sampler.policy import Moment, Policy
+from rft_data.sampler.stored_groups import StoredGroups
 
 _LEASED_OR_TRAINED = (GroupState.LEASED, GroupState.TRAINED)
 _UNTRAINED = (GroupState.STALE, GroupState.FAILED, GroupState.CANCELLED)
@@ -54,11 +54,12 @@ class GroupSampler:
         self._consumer = consumer
         self._groups_per_step = groups_per_step
         self._max_staleness = max_staleness
-        self._own_id = re.compile(re.escape(ledger.run_id) + r"/\d+-\d+")
         self._groups = Groups(policy)
         self._gauges = Gauges()
-        self._rounds = 0
-        self._add_stored(history)
+        self._stored = StoredGroups(
+            self._groups, self._gauges, ledger=ledger, versions=versions, consumer=consumer
+        )
+        self._rounds = self._stored.add(history)
         for lease in sorted(ledger.leases(consumer), key=lambda lease: lease.step):
             self._groups.hold(lease, lease.step)
             if lease.step < history.settled_steps:
@@ -110,7 +111,7 @@ class GroupSampler:
 
     def add(self, results: Sequence[GroupResult]) -> None:
         """Add groups that another process of this run has closed; those known already stay as they are."""
-        self._add_stored(History(results, settled_steps=self._now()))
+        self._rounds = max(self._rounds, self._stored.add(History(results, settled_steps=self._now())))
 
     def is_stale(self, result: GroupResult) -> bool:
         """Whether the weights that sampled a group are past the staleness bound now."""
@@ -264,42 +265,7 @@ class GroupSampler:
         while late := self._groups.reusable.older_than(step - bound):
             self._groups.expire(late)
 
-    def _add_stored(self, history: History) -> None:
-        """Add stored groups; `settled_steps` counts as their step of arrival, which is not stored."""
-        retired = self._ledger.retired(self._consumer)
-        leased = {group_id for lease in self._ledger.leases(self._consumer) for group_id in lease.group_ids}
-        for result in sorted(history.groups, key=self._order):
-            group_id, state = result.ticket.group_id, arrival_state(result)
-            if self._groups.states.state(group_id) is not None:
-                continue
-            if state == GroupState.READY and group_id in retired and group_id not in leased:
-                state = GroupState.STALE if retired[group_id] == GroupState.STALE else GroupState.CANCELLED
-            step = None
-            if self._is_from_this_run(result):
-                self._groups.states.enter_own(group_id, result.ticket.ordinal, state)
-                self._rounds = max(self._rounds, result.ticket.round + 1)
-                waits = state in (GroupState.OPEN, GroupState.READY)
-                step = self._versions.optimizer_step(result.version_min) if waits else None
-                if state == GroupState.OPEN:
-                    self._groups.expect(group_id, step or 0)
-                else:
-                    self._gauges.closed(result)
-            else:
-                self._groups.states.enter_other(group_id, state)
-            if state == GroupState.READY:
-                self._groups.offer(result, self._groups.place(), step, max(history.settled_steps, step or 0))
-            self._groups.inserted += state == GroupState.STALE
-
     def _is_same(self, lease: Lease, other: Lease) -> bool:
         """Whether both are the same lease of this consumer; their epochs may differ."""
         named = (self._consumer, lease.step, lease.group_ids)
         return (lease.consumer, other.step, other.group_ids) == named
-
-    def _is_from_this_run(self, result: GroupResult) -> bool:
-        return self._own_id.fullmatch(result.ticket.group_id) is not None
-
-    def _order(self, result: GroupResult) -> tuple[bool, str, int]:
-        """Groups of other runs first, each run's in order of admission."""
-        own = self._is_from_this_run(result)
-        run = "" if own else result.ticket.group_id.rpartition("/")[0]
-        return own, run, result.ticket.ordinal
