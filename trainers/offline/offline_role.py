@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.core.files import write_manifest
+from rft_data.core.model_folder import most_positions
 from rft_data.core.reader import BufferReader
 from rft_data.placement.hub.node_files import node_files
 from trainers.offline.steps_taken import forget_steps
@@ -87,7 +88,7 @@ class OfflineRole:
             self._files.fetch(Path(folder))
         pairs = chosen_pairs(self._buffer, PairChoice(**data), heldout, inside=True).pairs
         pairs = [pairs[i * len(pairs) // limit] for i in range(limit)] if len(pairs) > limit else pairs
-        _, tokens, _ = pair_tokens(self._buffer, pairs, Path(base))
+        _, tokens, _ = pair_tokens(self._buffer, pairs, Path(base), limit=most_positions(Path(base)))
         with _cores(threads):
             if algorithm == "reward_model":
                 return scorer_accuracy(Path(model), tokens)

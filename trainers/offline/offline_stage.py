@@ -37,6 +37,7 @@ from trainers.offline.answers import (
 from trainers.offline.dpo import dpo_config, train_dpo
 from trainers.offline.kto import kto_config, train_kto
 from trainers.offline.offline_fit import Fitted
+from trainers.offline.positions import check_positions
 from trainers.offline.reward_model import reward_config, train_reward_model
 from trainers.offline.sft import sft_config, train_sft
 from trainers.offline.stored_pairs import PairChoice, chosen_pairs, sampled_rows
@@ -150,6 +151,7 @@ def _kto(store: BufferReader, given: StageInput) -> _Trained:
         answers.append(answer)
         labels.append(bool(np.float32(score) >= threshold))
         names.append(name)
+    check_positions(given.model, (len(one.ids) for one in answers))
     if len(set(labels)) == 1:
         log.warning("kto: all %d rows are %sdesirable", len(labels), "" if labels[0] else "un")
     fitted = train_kto(
@@ -177,6 +179,7 @@ def _pairs(train: _PairTrainer) -> Callable[[BufferReader, StageInput], _Trained
     def stage(store: BufferReader, given: StageInput) -> _Trained:
         chosen = chosen_pairs(store, PairChoice(**given.data), given.heldout)
         pairs, tokens, refused = pair_tokens(store, chosen.pairs, given.model, limit=given.max_length)
+        check_positions(given.model, (len(one.ids) for both in tokens for one in both))
         fitted = train(
             given.model, tokens, given.output, options=given.options, seed=given.seed, lora=given.lora
         )
@@ -272,7 +275,7 @@ def pair_tokens(
 def _unfit(answer: Answer, limit: int | None) -> str:
     """The reason why an answer cannot be trained on; empty if it can."""
     if limit is not None and len(answer.ids) > limit:
-        return f"longer than trl.max_length ({limit} tokens)"
+        return f"longer than {limit} tokens (trl.max_length, or the positions of the model)"
     return "" if any(answer.mask) else "an answer has no token that the assistant wrote"
 
 

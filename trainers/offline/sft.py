@@ -23,6 +23,7 @@ from trainers.models.owned import SFT_OWNED
 from trainers.models.weights import load_model, load_tokenizer
 from trainers.offline.answers import rendered_row, row_loses_calls, warn_of_lost_calls
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
+from trainers.offline.positions import check_positions
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -48,14 +49,15 @@ def train_sft(
         options: the recipe's `trl: {...}`, fields of TRL's SFTConfig.
         lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
     Returns: what was measured; losses are nats per token.
-    Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
-        the loss or a gradient is not finite.
+    Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row, one is
+        longer than the model can read, or the loss or a gradient is not finite.
     """
     config, adapter = sft_config(output_dir, options=options, seed=seed), adapter_config(lora)
     if table.num_rows == 0:
         raise TrainingError("there is no experience to train on; loosen the recipe's filters.")
     tokenizer = load_tokenizer(model_path)
     rows = sft_dataset(table, tokenizer)
+    check_positions(model_path, map(len, rows["input_ids"]), config.max_length)
     model = load_model(model_path, **loading_options(options))
     trainer = sft_trainer(model, config, rows, tokenizer, adapter)
     fitted = fit(trainer)

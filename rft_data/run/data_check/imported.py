@@ -16,6 +16,7 @@ from rft_data.core.chat import message_text
 from rft_data.core.codec import to_preferences
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import is_import_path
+from rft_data.core.model_folder import most_positions
 from rft_data.core.rows import PreferencePair
 from rft_data.recipe.import_columns import ImportColumns
 from rft_data.recipe.imports import Import
@@ -90,6 +91,8 @@ class _View:
     tokenizer: PreTrainedTokenizerBase | None = None
     room: int | None = None
     """The longest row that every stage takes whole: the least `trl.max_length`; None: nothing is cut."""
+    positions: int | None = None
+    """The longest row that the model reads, where a stage does not cut longer ones; None: of any length."""
 
     @classmethod
     def of(cls, recipe: RunRecipe, problems: list[Problem]) -> _View:
@@ -103,12 +106,14 @@ class _View:
             return cls(None, room)
         try:
             with TemporaryDirectory() as folder:
-                tokenizer = load_tokenizer(str(build.model_folder(model, Path(folder), recipe.seed)))
+                at = build.model_folder(model, Path(folder), recipe.seed)
+                tokenizer, positions = load_tokenizer(str(at)), most_positions(at)
         except (RftError, OSError, ValueError) as err:
             said = f"the model's tokenizer cannot be loaded, so no token is counted: {err}"
             problems.append(Problem(("model",), said))
             return cls(None, room)
-        return cls(tokenizer, room)
+        all_cut = len(cuts) == len(recipe.offline_stages) and max(cuts) <= (positions or 0)
+        return cls(tokenizer, room, None if all_cut else positions)
 
 
 def _imported(section: Import, buffer: Buffer, view: _View) -> TasksetReport:
@@ -131,15 +136,21 @@ def _imported(section: Import, buffer: Buffer, view: _View) -> TasksetReport:
     examples = list(_examples(buffer, view, report))
     report.examples = examples[:_SHOWN]
     if examples:
+        sizes = [_length(one) for one in examples]
         report.lengths = measured(
             "characters" if view.tokenizer is None else "tokens",
-            [_length(one) for one in examples],
+            sizes,
             view.room if view.tokenizer is not None else None,
         )
         if report.lengths.too_long:
             report.warnings.append(
                 f"{report.lengths.too_long} of {report.lengths.measured} have more than {view.room} tokens, "
                 "the 'trl.max_length' of a stage, which cuts or leaves them out; raise it"
+            )
+        if view.positions is not None and (longer := sum(size > view.positions for size in sizes)):
+            report.problems.append(
+                f"{longer} of {len(sizes)} have more tokens (up to {max(sizes)}) than the model has "
+                f"positions ({view.positions}); give every stage trl: {{max_length: {view.positions}}}"
             )
     return report
 

@@ -407,3 +407,26 @@ def test_an_operator_that_shapes_what_is_measured_is_built_too(tmp_path: Path) -
     assert "overlong_penalty_mapper" in found.message
     tree = {"experience_ops": recipe.experience_ops}  # type: ignore[attr-defined]
     assert as_written(found, recipe, tree).loc[:2] == ("experience_ops", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "told_so"), [("{}", True), ("{max_length: 6}", False), ("{max_length: 9}", True)]
+)
+def test_imported_rows_beyond_a_models_positions_are_told(
+    tmp_path: Path, options: str, told_so: bool
+) -> None:
+    override = with_model(tmp_path, QWEN25)
+    config = {"model_type": "gpt2", "n_positions": 6, "n_embd": 32, "n_head": 1}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "answers.jsonl").write_text('{"prompt": "1+1?", "completion": "It is two, I think"}\n')
+    path = tmp_path / "offline.yaml"
+    path.write_text(
+        f"recipe: 1\nname: sft\nmode: offline\nrun_dir: {tmp_path}/run\nbuffer: {{uri: {tmp_path}/buffer}}\n"
+        f"model: {{path: x}}\nimports: [{{path: {tmp_path}/answers.jsonl}}]\n"
+        f"stages: [{{algorithm: sft, data: {{}}, trl: {options}}}]\n"
+    )
+    found = [one.message for one in deep_problems(load_recipe(path, [override])) if one.loc == ("imports", 0)]
+    assert len(found) == told_so, found
+    assert all(
+        "than the model has positions (6); give every stage trl: {max_length: 6}" in one for one in found
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -263,8 +264,23 @@ def test_mined_pairs_are_the_stored_ids_and_not_their_text_rendered_again(
 def test_pairs_that_are_too_long_are_left_out_and_counted(buffer: Buffer, model_path: Path) -> None:
     buffer.append([row(0, 0, 1.0), row(0, 1, 0.0)])
     pairs = chosen_pairs(buffer, PairChoice("mined")).pairs
-    with pytest.raises(TrainingError, match=r"none of 1 .* 1 x longer than trl.max_length \(4 tokens\)"):
+    with pytest.raises(TrainingError, match=r"none of 1 .* 1 x longer than 4 tokens \(trl.max_length"):
         pair_tokens(buffer, pairs, model_path, limit=4)
+
+
+def test_pairs_beyond_a_models_positions_are_refused_before_training(
+    buffer: Buffer, model_path: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(model_path, tmp_path / "model")
+    config = json.loads((model_path / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(
+        json.dumps({**config, "model_type": "gpt2", "max_position_embeddings": 4})
+    )
+    buffer.append([row(0, 0, 1.0), row(0, 1, 0.0)])
+    given = StageInput(tmp_path / "model", tmp_path / "out", {}, {"pairs": "mined"}, 0, 0.0)
+    for name, data in (("dpo", {"pairs": "mined"}), ("kto", {"threshold": 0.5})):
+        with pytest.raises(TrainingError, match=r"2 rows have more tokens \(up to 5\) .* positions \(4\)"):
+            run_stage(buffer, name, replace(given, data=data))
 
 
 def test_ids_of_another_tokenizer_are_refused(buffer: Buffer, model_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.core.codec import to_table
@@ -268,3 +268,36 @@ def test_a_checkpoint_of_other_examples_is_not_gone_on_from(
     with armed("stage.step", 99) as counted:
         train_sft(model_path, table.slice(1), tmp_path / "out", options=OPTIONS, seed=3)
     assert counted.passes == 4
+
+
+@pytest.fixture
+def numbered(model_path: Path, tmp_path: Path) -> Path:
+    """A model with 64 learned positions."""
+    folder = tmp_path / "gpt2"
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=32, n_layer=1, n_head=1)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+LONG = to_table(
+    [
+        experience(f"{size}", token_ids=[7] * size, prompt_length=1, action_mask=[1] * size)
+        for size in (64, 70)
+    ],
+    EXPERIENCES,
+)
+
+
+def test_rows_beyond_a_models_positions_are_refused_before_training(numbered: Path, tmp_path: Path) -> None:
+    said = r"1 rows have more tokens \(up to 70\) than .* has positions \(64\); give .*max_length: 64"
+    for options in (OPTIONS, {**OPTIONS, "max_length": 65}):
+        with pytest.raises(TrainingError, match=said):
+            train_sft(numbered, LONG, tmp_path / "out", options=options, seed=0)
+
+
+@pytest.mark.heavy
+def test_rows_that_are_cut_to_a_models_positions_are_trained_on(numbered: Path, tmp_path: Path) -> None:
+    options = {**OPTIONS, "max_length": 64, "max_steps": 1}
+    assert train_sft(numbered, LONG, tmp_path / "out", options=options, seed=0).metrics["steps"] == 1
