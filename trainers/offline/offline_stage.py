@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError, RowError, TrainingError
@@ -37,7 +36,7 @@ from trainers.offline.answers import (
 from trainers.offline.dpo import dpo_config, train_dpo
 from trainers.offline.kto import kto_config, train_kto
 from trainers.offline.offline_fit import Fitted
-from trainers.offline.positions import check_positions
+from trainers.offline.readable import check_positions, require_vocabulary
 from trainers.offline.reward_model import reward_config, train_reward_model
 from trainers.offline.sft import sft_config, train_sft
 from trainers.offline.stored_pairs import PairChoice, chosen_pairs, sampled_rows
@@ -122,7 +121,7 @@ def run_stage(store: BufferReader, algorithm: str, given: StageInput) -> StageRe
 
 def _sft(store: BufferReader, given: StageInput) -> _Trained:
     chosen = chosen_rows(store, RowChoice(**given.data), given.heldout)
-    _require_vocabulary(given.model, chosen.table)
+    require_vocabulary(given.model, chosen.table)
     has_answer = [mask is None or any(mask) for mask in chosen.table["action_mask"].to_pylist()]
     table, left_out = chosen.table.filter(pa.array(has_answer)), Counter(chosen.left_out)
     if empty := has_answer.count(False):
@@ -137,7 +136,7 @@ def _kto(store: BufferReader, given: StageInput) -> _Trained:
     data = dict(given.data)
     threshold = np.float32(data.pop("threshold"))
     chosen = chosen_rows(store, RowChoice(**data), given.heldout)
-    _require_vocabulary(given.model, chosen.table)
+    require_vocabulary(given.model, chosen.table)
     left_out = Counter(chosen.left_out)
     answers, labels, names = [], [], []
     found = row_answers(chosen.table, load_tokenizer(given.model))
@@ -247,7 +246,7 @@ def pair_tokens(
     tokenizer = load_tokenizer(model)
     stored: dict[str, Answer] = {}
     for table in sampled_rows(store, pairs):
-        _require_vocabulary(model, table)
+        require_vocabulary(model, table)
         rows = zip(table["experience_id"].to_pylist(), table["payloads"].to_pylist(), strict=True)
         answers = zip(rows, stored_answers(table), strict=True)
         stored |= {name: answer for (name, shown), answer in answers if answer and not shown}
@@ -277,17 +276,6 @@ def _unfit(answer: Answer, limit: int | None) -> str:
     if limit is not None and len(answer.ids) > limit:
         return f"longer than {limit} tokens (trl.max_length, or the positions of the model)"
     return "" if any(answer.mask) else "an answer has no token that the assistant wrote"
-
-
-def _require_vocabulary(model: Path, table: pa.Table) -> None:
-    """Raise a RowError when a stored id is beyond the model's vocabulary: another tokenizer made it."""
-    size = AutoConfig.from_pretrained(model).get_text_config().vocab_size
-    highest = pc.max(pc.list_flatten(table["token_ids"])).as_py()
-    if highest is not None and highest >= size:
-        raise RowError(
-            f"stored rows have token id {highest}, and the model {model} knows {size} tokens: another "
-            "tokenizer made them. Train the model that sampled them, or filter them out ('where')."
-        )
 
 
 def _row_names(experiences: Sequence[str]) -> list[Mapping[str, str | None]]:

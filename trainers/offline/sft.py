@@ -23,7 +23,7 @@ from trainers.models.owned import SFT_OWNED
 from trainers.models.weights import load_model, load_tokenizer
 from trainers.offline.answers import rendered_row, row_loses_calls, warn_of_lost_calls
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
-from trainers.offline.positions import check_positions
+from trainers.offline.readable import check_positions
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -1,11 +1,15 @@
-"""Rows that are longer than a model's table of positions: torch would fail in the middle of training."""
+"""Rows that a model cannot read, of another tokenizer or too long: torch would fail in mid training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from rft_data.core.errors import TrainingError
+import pyarrow as pa
+import pyarrow.compute as pc
+from transformers import AutoConfig
+
+from rft_data.core.errors import RowError, TrainingError
 from rft_data.core.model_folder import most_positions
 
 
@@ -23,4 +27,15 @@ def check_positions(model: Path, lengths: Iterable[int], cut: int | None = None)
             f"{len(longer)} rows have more tokens (up to {max(longer)}) than the model '{model}' has "
             f"positions ({most}); give the stage trl: {{max_length: {most}}} (sft cuts longer rows there, "
             "other stages leave them out), choose shorter rows, or take another model. No step was taken."
+        )
+
+
+def require_vocabulary(model: Path, table: pa.Table) -> None:
+    """Raise a RowError when a stored id is beyond the model's vocabulary: another tokenizer made it."""
+    size = AutoConfig.from_pretrained(model).get_text_config().vocab_size
+    highest = pc.max(pc.list_flatten(table["token_ids"])).as_py()
+    if highest is not None and highest >= size:
+        raise RowError(
+            f"stored rows have token id {highest}, and the model {model} knows {size} tokens: another "
+            "tokenizer made them. Train the model that sampled them, or filter them out ('where')."
         )
