@@ -227,7 +227,7 @@ class Buffer:
         where: Filter | None = None,
         limit: int | None = None,
     ) -> pd.DataFrame:
-        """What `read` gives, as a data frame: a list is a NumPy array, and NaN a number that is null."""
+        """The rows of `read` as a data frame: a list is a NumPy array, and NaN a number that is null."""
         return self.read(name, columns, where, limit).to_pandas()
 
     def batches(
@@ -246,7 +246,7 @@ class Buffer:
             yield from checked(self.location, name, columns, pa.Table.from_batches([batch])).to_batches()
 
     def parts(self, name: str) -> Iterator[Part]:
-        """What the newest version of a table consists of, oldest first."""
+        """Parts of the newest version of a table, oldest first."""
         return self._store.rows(name).parts()
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BATCH_ROWS, BATCH_BYTES = 1024, 8 << 20
 """Bounds of a batch of `batches`; a row that is larger is a batch of its own."""
 _READ_AHEAD_BYTES = 64 << 20
-"""What Lance reads from files before it is asked for; 2 GiB unless told."""
+"""Bytes that Lance reads ahead from files; 2 GiB unless told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class ChatEngine(Protocol):
 
     @property
     def endpoint(self) -> Mapping[str, str]:
-        """What rows say about who sampled them: `base_url` and `model`."""
+        """The endpoint that sampled, as rows name it: `base_url` and `model`."""
         ...
 
     async def chat(

@@ -117,7 +117,7 @@ def pass_rate_histogram(rewards: Iterable[Sequence[float | None]]) -> Numbers:
 
 
 def arm_facts(rewards: Mapping[str, Sequence[float]]) -> Numbers:
-    """What the arms of an A/B test earned: `ab/ARM/n`, `ab/ARM/reward`, `ab/ARM/reward_stderr`.
+    """Rewards of the arms of an A/B test: `ab/ARM/n`, `ab/ARM/reward`, `ab/ARM/reward_stderr`.
 
     Args: rewards: by arm, the mean reward of each of its groups.
     Returns: number of groups, their mean, and its standard error (of a sample: from two groups on).

@@ -1,4 +1,4 @@
-"""What the files of a model folder say of the model; no model library is imported."""
+"""Facts about a model, read from the files of its folder; no model library is imported."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def own_address(host: str, port: int = 9) -> str:
 
 
 def reachable_host(host: str) -> str:
-    """What others connect to, where `host` may be an address that means all of this machine's."""
+    """The address that others connect to, where `host` may be an address that means all of this machine's."""
     with suppress(ValueError):
         if ip_address(host).is_unspecified:
             return _main_address()

@@ -162,7 +162,7 @@ class PreferencePair:
     """Reward or rating; None when only the order is known."""
     rejected_score: float | None = None
     author: str = ""
-    """Who or what preferred."""
+    """Name of the person or program that preferred."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     created_at: datetime = field(default_factory=now)
 
@@ -232,7 +232,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """What the trainer found for each token of a row's completion, C values each, nats."""
+    """Figures of the trainer for each token of a row's completion, C values each, nats."""
 
     seq: int
     logprobs: Sequence[float]

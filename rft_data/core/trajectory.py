@@ -37,7 +37,7 @@ class Trajectory:
 
 
 def row_trajectory(task: Task, rows: Sequence[Experience]) -> Trajectory:
-    """What the rows of one rollout show of it; the last turn holds the conversation."""
+    """The trajectory of one rollout, as far as its rows show it; the last turn holds the conversation."""
     last = max(rows, key=lambda row: row.turn)
     state = last.metadata.get(ENVIRONMENT_STATE)
     return Trajectory(

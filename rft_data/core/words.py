@@ -58,7 +58,7 @@ MEASURING_SOURCES: Final = (RowSource.EVAL, RowSource.PROBE)
 
 
 class TemplatePolicy(StrEnum):
-    """What a conversation does where its chat template renders history in another way than it was sampled."""
+    """How a conversation goes on where its template renders history in another way than it was sampled."""
 
     FORK = "fork"
     """Begin another row with the conversation as the template renders it: what the model will see in use."""
@@ -326,7 +326,7 @@ class ProgramEnd(StrEnum):
 
 
 class Health(StrEnum):
-    """What `rft doctor` says about one thing."""
+    """Result of one check of `rft doctor`."""
 
     OK = "ok"
     """As it should be."""

@@ -19,7 +19,7 @@ class Unscored:
     reason: str
     """Why; empty when it comes later, as feedback."""
     cause: UnscoredCause = UnscoredCause.REWARD
-    """What kind of failure it is. A failure of the world around the model is tried again."""
+    """Kind of the failure. A failure of the world around the model is tried again."""
 
     def __post_init__(self) -> None:
         """Hide values of the environment, for reasons are stored."""

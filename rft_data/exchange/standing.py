@@ -48,7 +48,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """What people do not want to be trained on."""
+    """Rows and choices that people excluded from training."""
 
     rows: frozenset[str]
     """Ids of experiences: in quarantine, or corrected answers whose author took the correction back."""
@@ -88,7 +88,7 @@ def said(store: BufferReader, keys: Sequence[str]) -> list[Word]:
 
 
 def excluded(store: BufferReader) -> Excluded:
-    """What people do not want to be trained on, as of now."""
+    """Rows and choices that people exclude from training, as of now."""
     edits = said(store, [FeedbackKey.EDIT])
     back = {corrected_id(word) for word in edits if word.taken_back is not None}
     stands = {corrected_id(word) for word in edits if word.taken_back is None}

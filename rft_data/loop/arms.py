@@ -35,12 +35,12 @@ class Arms:
         self._steps_behind = steps_behind
         self._versions = versions
         self._kept: list[WeightRef] = []
-        """What the pinned explorer serves, and what it will serve later, in order of publication."""
+        """Weights that the pinned explorer serves now or will serve later, in order of publication."""
         for ref in versions.published():
             self._keep(ref)
         self._newest: WeightRef | None = None
         self._oldest: WeightRef | None = None
-        """What the pinned explorer is to serve."""
+        """Weights that the pinned explorer is to serve."""
         self._given: Counter[Arm] = Counter()
         self._arm_of: dict[str, Arm] = {}
         """The arm of each group under way, by the id of the group."""

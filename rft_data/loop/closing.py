@@ -168,7 +168,7 @@ def _with_late(annotations: pa.Table, rows: pa.Table, rewarded: pa.Table) -> pa.
 
 
 def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
-    """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
+    """Result of each group, from its stored rows and their verdicts (same order as `rows`)."""
     names = ["seq", "group_id", "member", "turn", "version_min"]
     verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
     rewards = effective_rewards(

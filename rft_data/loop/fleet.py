@@ -64,9 +64,9 @@ class Fleet:
         self.deadline_s = deadline_s
         self._max_restarts = max_restarts
         self._lost: list[Assignment] = []
-        """What dead explorers were playing."""
+        """Assignments of explorers that died."""
         self._handed_back: list[Assignment] = []
-        """What explorers that left were playing."""
+        """Assignments of explorers that left."""
 
     @property
     def parity(self) -> float:
@@ -224,7 +224,7 @@ class Fleet:
         return {member.role.name: member.take_busy_s() for member in self.members}
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """What each explorer counted between the last two calls; never waits, so one may be missing."""
+        """Counters of each explorer between the last two calls; never waits, so one may be missing."""
         found = {}
         for member in self.members:
             if member.asked is not None and member.asked.done():
@@ -236,7 +236,7 @@ class Fleet:
         return found
 
     def last_metrics(self) -> list[dict[str, float]]:
-        """What each explorer counted since `metrics` was asked; waits. One that died is left out."""
+        """Counters of each explorer since `metrics` was asked; waits. One that died is left out."""
         asked = [member.asked for member in self.members if member.asked is not None]
         for member in self.members:
             member.asked = None

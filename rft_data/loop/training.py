@@ -21,12 +21,12 @@ from rft_data.weights.versions import VersionRegistry
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What the trainer has finished."""
+    """A lease trained on, weights written, or both."""
 
     lease: Lease | None
     """The lease it trained on; None when it only wrote weights."""
     report: StepReport | None
-    """What the trainer returned for the step; None when it only wrote weights."""
+    """Report of the trainer on the step; None when it only wrote weights."""
     ref: WeightRef | None
     """The weights it wrote; None when they were not due."""
 

@@ -20,7 +20,7 @@ from rft_data.placement.ray import RayPlacement
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a placement gives to all its roles."""
+    """Settings that a placement gives to all its roles."""
 
     run_id: str
     buffer: BufferClient | None = None

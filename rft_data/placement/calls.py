@@ -53,7 +53,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class RoleSetup:
-    """What a process needs to make its role; it may hold secrets, so it is sent over a private channel."""
+    """Arguments from which a process makes its role; they may hold secrets, so their channel is private."""
 
     name: str
     factory: str

@@ -12,7 +12,7 @@ from rft_data.recipe.section import Section
 
 
 def field_docs(section: type[Section]) -> Mapping[str, str]:
-    """What stands under each field, inherited ones included; "" where nothing does."""
+    """Docstring under each field, inherited ones included; "" where there is none."""
     found = dict.fromkeys(section.model_fields, "")
     for base in reversed(section.__mro__):
         if issubclass(base, Section) and base is not Section:

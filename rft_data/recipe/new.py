@@ -32,7 +32,7 @@ def score(task, completion):
 
 
 class Goal(StrEnum):
-    """What the recipe is for; also the skeleton's name."""
+    """Purpose of the recipe; also the skeleton's name."""
 
     GRPO = "grpo"
     """Reinforcement on tasks, by a reward."""
@@ -48,7 +48,7 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a person says of a new recipe."""
+    """A person's answers from which a recipe is made."""
 
     goal: Goal
     data: str

@@ -26,7 +26,7 @@ Rollouts = Mapping[TaskKey, Mapping[int, Experience]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an evaluation found. Shares are in [0, 1]."""
+    """Result of an evaluation. Shares are in [0, 1]."""
 
     pass_rate: float
     """Share of rollouts that passed; one that failed, is missing or was not scored did not."""
@@ -52,7 +52,7 @@ class Figures:
         return asdict(self)
 
     def as_metrics(self) -> dict[str, float]:
-        """What is shown of it beside a run's other numbers, as `heldout/NAME`."""
+        """Figures shown beside a run's other numbers, as `heldout/NAME`."""
         found = {"pass_rate": self.pass_rate, "reward": self.mean_reward, "reward_error": self.standard_error}
         found |= {f"pass_at_k/{k}": rate for k, rate in self.pass_at_k.items()}
         return {f"heldout/{name}": float(value) for name, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a run's calls of an endpoint took and cost, summed over its explorers."""
+"""Tokens and cost of a run's calls of an endpoint, summed over its explorers."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _PROGRESS, _SUMMARY = "progress.json", "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the starts of a run have done and measured so far: `progress.json`."""
+    """Progress and measurements of a run over all its starts: `progress.json`."""
 
     done: tuple[str, ...] = ()
     """Phases that are completed, and skipped when the run is continued."""
@@ -67,7 +67,7 @@ class Progress:
     best: Mapping[str, object] = field(default_factory=dict)
     """The best weights so far: their `step`, folder (`model`) and figures."""
     stages: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """What each offline stage reported."""
+    """Report of each offline stage."""
     preferences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Preference accuracy on held-out pairs, by the model that was measured."""
     groups: Mapping[str, int] = field(default_factory=dict)

@@ -33,7 +33,7 @@ _ROW_KEYS = ("experience_id", "chosen_experience_id", "rejected_experience_id")
 
 
 def stage_name(number: int, stage: AnyOfflineStage) -> str:
-    """What a stage is called in the run's folder, its progress and its metrics."""
+    """Name of a stage in the run's folder, its progress and its metrics."""
     return f"{number}-{stage.algorithm}"
 
 

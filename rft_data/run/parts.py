@@ -31,7 +31,7 @@ AnyModel = Path | ServedModel
 
 @dataclass(frozen=True)
 class Parts:
-    """What runs of every mode have."""
+    """The parts that runs of every mode have."""
 
     run: Run
     roles: Roles

@@ -45,7 +45,7 @@ class RunRecord:
     beat_at: float
     """When it last wrote this."""
     phase: str = ""
-    """What it is doing, in words."""
+    """Present activity, in words."""
     phase_at: float = 0.0
     """When it began to do that."""
     done: int | None = None

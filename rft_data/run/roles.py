@@ -78,7 +78,7 @@ class OfflineCalls:
 
 @dataclass(frozen=True)
 class Roles:
-    """What is known of a run's roles before they are started."""
+    """A run's roles before they are started."""
 
     place: PlacementSection
     """The recipe's placement."""
@@ -87,7 +87,7 @@ class Roles:
     """The run's folder."""
     buffer: Buffer
     engine: str
-    """What explorers sample with; empty where there are none."""
+    """Name of the engine that explorers sample with; empty where there are none."""
     explorers: Sequence[RoleSpec]
     trainer: RoleSpec
     """CPUs and GPUs of the trainer; its arguments are those of the stage."""
@@ -169,7 +169,7 @@ class Roles:
         )
 
     def _front(self, opened: ExitStack) -> ServedFront | None:
-        """What is before the explorers of an A/B test; None without one."""
+        """The server in front of the explorers of an A/B test; None without one."""
         if self.ab is None:
             return None
         return opened.enter_context(ServedFront(self.ab, self.explorers, self.directory))

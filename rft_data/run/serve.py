@@ -44,7 +44,7 @@ class ServeSettings:
     """Opens trajectories; the keys are made of it."""
     sampling: Sampling = field(default_factory=lambda: Sampling(1024))
     name: str = ""
-    """What programs call the model; empty: the name of its folder."""
+    """Name by which programs call the model; empty: that of its folder."""
     host: str = "127.0.0.1"
     port: int = 0
     deadline_s: float = 3600.0
@@ -69,7 +69,7 @@ class ServeSettings:
 
 
 def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[str, Any]:
-    """What a recipe says about the model, the engine and the sampling, as fields of `ServeSettings`.
+    """Model, engine and sampling of a recipe, as fields of `ServeSettings`.
 
     `folder`: where a model is made that the recipe builds.
 

@@ -51,7 +51,7 @@ class RoleStatus:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the metrics table holds of a run."""
+    """Newest figures of a run in the metrics table."""
 
     step: int
     """Optimizer steps recorded since the start of the run."""

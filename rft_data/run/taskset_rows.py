@@ -150,7 +150,7 @@ def store_table_images(section: Taskset, source: TableSource | JsonLines, add: A
 
 
 def table_name(source: TableSource | JsonLines) -> str:
-    """What a source is called in messages."""
+    """Name of a source in messages."""
     return source.use if isinstance(source, FunctionTasks) else source.path
 
 

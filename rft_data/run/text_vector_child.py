@@ -10,7 +10,7 @@ from rft_data.run.child_answer import answer
 
 
 class Request(TypedDict):
-    """What is to be embedded."""
+    """A text to embed, and the model that does it."""
 
     model: str
     """A folder."""

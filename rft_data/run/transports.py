@@ -31,7 +31,7 @@ class Way:
     use: str
     """One of `explorers.transports.TRANSPORTS`."""
     why: str
-    """Who chose it, and why."""
+    """Reason for the choice, and who made it."""
     name: str
     """Name of what is started for it, unique among runs and their attempts."""
 
@@ -44,7 +44,7 @@ class Sending(WeightSender, Protocol):
     """A sender that the run has started."""
 
     def arguments(self, explorer: str) -> Mapping[str, object]:
-        """What the transport of this explorer's engine is made with."""
+        """Constructor arguments of the transport of this explorer's engine."""
         ...
 
 

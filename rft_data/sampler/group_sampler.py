@@ -240,7 +240,7 @@ class GroupSampler:
         return self._moment(max([*self._groups.held, *self._groups.settled], default=-1) + 1)
 
     def _moment(self, lease_step: int) -> Moment:
-        """What a policy may know about the lease for this step; held leases of earlier steps train first."""
+        """Facts about the lease for this step; held leases of earlier steps train first."""
         return Moment(
             lease=lease_step,
             step=self._now() + sum(step < lease_step for step in self._groups.held),

@@ -56,7 +56,7 @@ class Versions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is stored of a run when its sampler starts; empty for a new run."""
+    """Stored groups and settled steps of a run when its sampler starts; empty for a new run."""
 
     groups: Sequence[GroupResult] = ()
     """Closed groups of this run, and groups of other runs that it may train on.

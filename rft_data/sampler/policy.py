@@ -37,7 +37,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a policy may know about the lease for which it chooses groups."""
+    """Facts about the lease for which a policy chooses groups."""
 
     lease: int
     """The lease's step. A random policy uses it as seed, so that a second call chooses the same groups."""

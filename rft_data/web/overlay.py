@@ -55,7 +55,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is stored about the tokens of a row, T values each; None where it is not."""
+    """Stored figures of the tokens of a row, T values each; None where they are not stored."""
 
     mask: Sequence[int]
     logprobs: Sequence[float] | None

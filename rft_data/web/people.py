@@ -22,7 +22,7 @@ class Person:
     tasks. Who does not may score, comment, tag and choose."""
 
     def form_token(self, secret: str) -> str:
-        """What the forms of this person's pages carry: those of another person's are refused."""
+        """Token that the forms of this person's pages carry: those of another person's are refused."""
         return hmac.new(secret.encode(), self.name.encode(), hashlib.sha256).hexdigest()
 
 

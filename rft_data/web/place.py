@@ -65,7 +65,7 @@ class Place:
         return bool(self.proxy) or self.cert is not None
 
     def names(self) -> frozenset[str]:
-        """What browsers may send as `Host`, without a port."""
+        """Values of `Host` that browsers may send, without a port."""
         if self.proxy:
             return frozenset((_bracketed(urlsplit(self.proxy).hostname or ""),))
         if self.host in (HOME, "localhost"):

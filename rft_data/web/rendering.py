@@ -28,7 +28,7 @@ _LAST_LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a renderer made of a row; one of its parts is filled."""
+    """Result of a renderer for a row; one of its parts is filled."""
 
     name: str
     """Its import path."""

@@ -27,7 +27,7 @@ class Start:
 
     @property
     def command(self) -> str:
-        """What is executed, as a person would type it."""
+        """The command that is executed, as a person would type it."""
         return shlex.join(["rft", *self.arguments])
 
 

@@ -26,7 +26,7 @@ class StepNumbers:
     numbers: tuple[tuple[str, float], ...]
     """Key and value, in a fixed order."""
     words: Mapping[str, str]
-    """What each key means."""
+    """Meaning of each key."""
 
 
 def trained_tokens(buffer: Buffer, line: Lineage, run_id: str) -> Mapping[str, Sequence[float]]:

@@ -59,7 +59,7 @@ class Asked(BaseModel):
         return "?" + urlencode([(name, value) for name, value in values.items() if value not in ("", None)])
 
     def chips(self) -> list[Chip]:
-        """What narrows the table, each with the link without it; for a filter that `choice` accepts."""
+        """Filters of the table, each with the link without it; for a filter that `choice` accepts."""
         parts = pieces(self.where)
         found = [
             Chip(part, self.link(where=joined(parts[:place] + parts[place + 1 :])))

@@ -57,7 +57,7 @@ class TaskView:
     retired: bool
     """Whether people retired it."""
     words: Sequence[Word]
-    """What people said of retiring it, oldest first."""
+    """Statements of people about retiring it, oldest first."""
 
 
 def task_view(buffer: Buffer, key: TaskKey) -> TaskView:

@@ -47,7 +47,7 @@ class Trial:
     """Key of the subject."""
     wanted: Wanted
     found: Mapping[str, Any]
-    """What `rft_data.run.trial.trial.tried` returns."""
+    """Result of `rft_data.run.trial.trial.tried`."""
     readmitted: Mapping[str, Any] | None = None
     """What `rft_data.run.trial.readmission.readmitted` returned, after it."""
 

@@ -20,7 +20,7 @@ class ServedModel:
 
     base_url: str
     name: str
-    """What the endpoint calls it."""
+    """Its name at the endpoint."""
 
     def __str__(self) -> str:
         return self.name

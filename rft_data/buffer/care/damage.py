@@ -56,7 +56,7 @@ class Finding:
     place: str
     """The file (relative to the buffer's folder), row or lease it is about."""
     lost: str
-    """What can no longer be read or trusted; empty when nothing is lost."""
+    """Data that can no longer be read or trusted; empty when nothing is lost."""
     remedy: str
     """What to do."""
     rows: Ranges = ()

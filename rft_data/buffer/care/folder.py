@@ -193,7 +193,7 @@ def open_version(path: Path, version: int) -> Snapshot | None:
 
 
 def attempt(read: Callable[[], T]) -> T | None:
-    """What `read()` returns, or None when Lance or Arrow cannot read the bytes.
+    """Result of `read()`, or None when Lance or Arrow cannot read the bytes.
 
     Damaged bytes may trigger bugs of the decoder: a Rust panic is a BaseException.
     """

@@ -23,7 +23,7 @@ class Repaired:
     folder: Path | str | None = None
     """Folder of the removed files and rows; None when nothing was removed."""
     actions: list[str] = field(default_factory=list)
-    """What was done, in order (with `dry_run`: what would be done)."""
+    """Actions taken, in order (with `dry_run`: those that would be taken)."""
     removed: dict[str, dict[int, str]] = field(default_factory=dict)
     """Table to row id (`seq` in experiences) to the reason why the row was removed."""
     kept: dict[tuple[str, int], Mapping[str, Json]] = field(default_factory=dict)

@@ -47,7 +47,7 @@ Record = Task | Experience | PreferencePair | StoredRow | Feedback
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the caller of an import decides, because the file does not tell."""
+    """Facts that the caller of an import gives, because the file does not tell."""
 
     taskset: str
     split: Split = Split.TRAIN

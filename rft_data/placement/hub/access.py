@@ -41,7 +41,7 @@ MAY_WRITE: Mapping[HubRole, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """What a client needs to reach a hub."""
+    """Address and token with which a client reaches a hub."""
 
     address: str
     token: str = field(repr=False)
@@ -108,7 +108,7 @@ def narrowed(token: str, role: HubRole, name: str) -> str:
 
 
 def holder(token: str, secret: str) -> Holder | None:
-    """Who presents a token; None for a wrong one. Compares in constant time."""
+    """The client that presents a token; None for a wrong one. Compares in constant time."""
     if hmac.compare_digest(token.encode(), secret.encode()):
         return Holder(HubRole.OWNER, "owner")
     claimed = parse_token(token)

@@ -32,7 +32,7 @@ _LIMIT_SLACK_S = 0.02
 
 
 class Kind(IntEnum):
-    """What a frame holds."""
+    """Kind of content of a frame."""
 
     TOKEN = 1
     """A client's token; the first frame of a connection."""

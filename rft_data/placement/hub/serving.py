@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Serving:
-    """What all connections of a hub have in common."""
+    """State that all connections of a hub share."""
 
     def __init__(self, calls: Calls, secret: str) -> None:
         """`secret`: the tokens of clients are made from it."""
@@ -56,7 +56,7 @@ class Serving:
         self._connections: Counter[Holder] = Counter()
 
     def client(self, token: bytes) -> Holder:
-        """Who presents a token.
+        """The client that presents a token.
 
         Raises: TokenError for a wrong one.
         """

@@ -13,7 +13,7 @@ from rft_data.recipe.form.fields import TEXT
 from rft_data.recipe.yaml_text import parse_yaml
 
 Mistakes = dict[str, str]
-"""What is wrong with a field's value, by the field's key."""
+"""Mistake in a field's value, by the field's key."""
 
 
 def edited(text: str, changes: Mapping[str, tuple[str, str]]) -> tuple[str, Mistakes]:

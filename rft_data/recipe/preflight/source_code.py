@@ -19,7 +19,7 @@ _SCALARS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What may be given to a function or a class by name."""
+    """Arguments that a function or a class takes by name."""
 
     kinds: Mapping[str, ast.expr | None]
     """Annotation of each argument; None without one."""

@@ -1,4 +1,4 @@
-"""What a check of tasks found, as values."""
+"""Result of a check of tasks, as values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lengths:
 
 @dataclass(slots=True)
 class TasksetReport:
-    """What one taskset, or one source of imports, gives."""
+    """Counts, columns and problems of one taskset, or of one source of imports."""
 
     name: str
     source: str
@@ -76,7 +76,7 @@ class TasksetReport:
     examples: list[Example] = field(default_factory=list)
     lengths: Lengths | None = None
     problems: list[str] = field(default_factory=list)
-    """What keeps it from feeding a run, and what to write."""
+    """Reasons why it cannot feed a run, with what to write instead."""
     warnings: list[str] = field(default_factory=list)
     """What a person should know."""
     write: str = ""
@@ -85,7 +85,7 @@ class TasksetReport:
 
 @dataclass(slots=True)
 class DataReport:
-    """What a check found."""
+    """Result of a check."""
 
     tasksets: list[TasksetReport]
     problems: list[str] = field(default_factory=list)

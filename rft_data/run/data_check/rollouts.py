@@ -19,7 +19,7 @@ _SHOWN = 3
 
 
 def check_rollouts(recipe: DataRecipe, tasks: Sequence[Task]) -> list[TasksetReport]:
-    """What each source of rollouts gives. Args: tasks: those that the recipe reads."""
+    """A report on each source of rollouts. Args: tasks: those that the recipe reads."""
     return [_checked(section, tasks) for section in recipe.rollouts]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model gets of a task."""
+    """The prompt of a task, as a model gets it."""
 
     messages: Sequence[Message]
     """The messages, with the workflow's system prompt and examples."""

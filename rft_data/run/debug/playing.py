@@ -47,7 +47,7 @@ class PlayedRow:
     row: dict[str, object]
     """The experience's columns that say how the rollout went."""
     verdict: dict[str, object]
-    """What the recipe's operators said of the row; empty where they said nothing."""
+    """Verdict of the recipe's operators on the row; empty where they gave none."""
     tokens: tuple[Token, ...]
     """Prompt and completion; empty where an endpoint gave no tokens."""
 

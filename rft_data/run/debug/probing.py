@@ -34,13 +34,13 @@ _KILO = 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of one task."""
+    """Result of probing one task."""
 
     prompt: Prompt
     rows: Sequence[PlayedRow]
     """Every stored row, with what the operators said of it."""
     trained: Mapping[str, float]
-    """What the trainer measured on the group, like `loss`, `grad_norm`, `tokens`; empty without a loss."""
+    """Figures of the trainer for the group, like `loss`, `grad_norm`, `tokens`; empty without a loss."""
     no_loss: str
     """Why there is no loss; empty where there is one."""
     seconds: Mapping[str, float]

@@ -9,11 +9,11 @@ from rft_data.core.words import Health
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, and what to do about it."""
+    """Result of one check, with its remedy."""
 
     about: str
-    """What was looked at, in a word or two."""
+    """The thing that was checked, in a word or two."""
     health: Health
     found: str
     fix: str = ""
-    """What to do; empty where nothing is to be done."""
+    """Remedy; empty where nothing is to be done."""

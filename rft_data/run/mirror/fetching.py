@@ -46,7 +46,7 @@ def complete(folder: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What of a run is not in the folder, though it is listed."""
+    """Files of a run that are listed but not in the folder."""
 
     left: dict[str, StoredFile]
     """Files of older checkpoints, which were not needed."""

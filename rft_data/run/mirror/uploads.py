@@ -26,7 +26,7 @@ _Content = tuple[int, str]
 
 
 class Uploads:
-    """What of a folder is on the store. Safe to use from many threads."""
+    """The files of a folder that are on the store. Safe to use from many threads."""
 
     def __init__(
         self, folder: Path, epoch: int, stored: Mapping[str, StoredFile], reused: Mapping[str, StoredFile]

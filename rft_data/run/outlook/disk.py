@@ -1,4 +1,4 @@
-"""What a run would leave on the disk."""
+"""Space on the disk that a run would take."""
 
 from __future__ import annotations
 

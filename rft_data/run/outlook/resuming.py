@@ -23,7 +23,7 @@ from rft_data.run.status import RunStatus, run_status, stored_recipe
 
 
 def folder_line(recipe: RunRecipe) -> str:
-    """What the run's folder holds, and where a start of this recipe would continue."""
+    """Content of the run's folder, and where a start of this recipe would continue."""
     folder = working_folder(recipe.run_dir)
     if on_store(recipe.run_dir):
         return f"'{recipe.run_dir}', which is not looked at here; the run works in '{folder}'"

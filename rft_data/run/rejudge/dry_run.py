@@ -25,7 +25,7 @@ SHOWN_COLUMNS = tuple(name for name in _SHOWN if name in ANNOTATIONS.names)
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What one pipeline did with all rows."""
+    """Effects of one pipeline on all rows."""
 
     pipeline_hash: str
     rows: int
@@ -37,7 +37,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What the operators would do; nothing of it is stored."""
+    """Result of a dry run of operators; nothing of it is stored."""
 
     groups: int
     first: Replay

@@ -38,7 +38,7 @@ Seqs = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """What became of a run's dropped groups. All counts but `rows` are of groups."""
+    """Result of readmitting a run's dropped groups. All counts but `rows` are of groups."""
 
     run_id: str
     new_run: str

@@ -64,7 +64,7 @@ class Version:
 
 @dataclass(slots=True)
 class Rescored:
-    """What came of rescoring. Counts are of rollouts, one for each time that they are scored."""
+    """Result of rescoring. Counts are of rollouts, one for each time that they are scored."""
 
     version: str
     key: str
@@ -146,7 +146,7 @@ class _Scoring:
         self._tasks: dict[TaskKey, Task | None] = {}
 
     async def batch(self, rows: Sequence[Experience], known: Known) -> list[tuple[Experience, Feedback]]:
-        """What the rewards say of each rollout, by its last row; nothing of one that failed."""
+        """Scores of each rollout, by its last row; none of one that failed."""
         groups: dict[str, dict[int, list[Experience]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             groups[row.group_id][row.member].append(row)

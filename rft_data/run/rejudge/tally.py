@@ -1,4 +1,4 @@
-"""What each operator of a list did over many batches: rows in and out, seconds, why it dropped them."""
+"""Counts of each operator of a list over many batches: rows in and out, seconds, why it dropped them."""
 
 from __future__ import annotations
 

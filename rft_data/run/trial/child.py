@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def work(request: Request) -> dict[str, object]:
-    """What the operators would do."""
+    """Effects of the operators that a request names."""
     prepare_process()
     from rft_data.run.trial.trial import tried  # after the environment is set, which libraries read
 

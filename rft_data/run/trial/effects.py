@@ -1,4 +1,4 @@
-"""What a pipeline does with the rows that pass it: examples of each outcome, and spreads before and after."""
+"""Effects of a pipeline on the rows that pass it: examples of each outcome, and spreads before and after."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Watched:
         self._pipeline.close()
 
     def outcomes(self) -> list[Outcome]:
-        """What happened to rows, most frequent first."""
+        """Outcomes of rows, most frequent first."""
         return sorted(self._outcomes.values(), key=lambda one: -one.rows)
 
     def spreads(self) -> dict[str, dict[str, object]]:

@@ -31,7 +31,7 @@ MOST_GROUPS = 2_000
 
 
 class Request(TypedDict):
-    """What is to be tried; JSON values."""
+    """The operators of a trial and the rows that they get; JSON values."""
 
     location: str
     """Folder or URL of the buffer."""
@@ -48,7 +48,7 @@ class Request(TypedDict):
 
 
 def tried(request: Request) -> dict[str, object]:
-    """What the operators would do, as JSON values; nothing is written.
+    """Effects of the operators, as JSON values; nothing is written.
 
     Raises: RecipeError for a text, a filter or a list that is not valid; OperatorError when one breaks its
         contract; IntegrityError if a stored row is damaged.

@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _HOSTS = (LOOPBACK, "localhost")
 _READ_S = 5.0
-"""What a client gets to send its request."""
+"""Seconds that a client gets to send its request."""
 _LABELS = ("run", "role", "part")
 _HELP = "At the newest optimizer step of the run."
 

@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1000
 """Points that may wait for a slow tracker of a run's steps."""
 _PATIENCE_S = 10.0
-"""What all trackers together get to finish when the run ends."""
+"""Seconds that all trackers together get to finish when the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was recorded for one optimizer step."""
+    """Figures recorded for one optimizer step."""
 
     step: int
     """The step, 0-based."""
@@ -44,7 +44,7 @@ class Tracker(Protocol):
 
     @property
     def name(self) -> str:
-        """What the recipe calls it."""
+        """Its name in the recipe."""
         ...
 
     def log(self, point: Point) -> None:

@@ -66,7 +66,7 @@ class SearchViews(View):
         return RedirectResponse(f"/s/{self._page.subjects[key].key}/experiences{form.query()}", 303)
 
     def file(self, key: str, asked: Annotated[AskedFile, Query()]) -> StreamingResponse:
-        """What the table shows, as a file."""
+        """Rows that the table shows, as a file."""
         buffer = self._page.subjects.buffer(key)
         with TemporaryDirectory(prefix="rft-view-") as folder:
             models = embedders(buffer, self._page.subjects[key].run_dir) if asked.by_text else ()

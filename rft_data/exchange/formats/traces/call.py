@@ -38,7 +38,7 @@ class Call:
 
     span: Span
     messages: Sequence[JsonObject]
-    """What was sent, in the one form of `chat`."""
+    """Messages that were sent, in the one form of `chat`."""
     answers: Sequence[JsonObject]
     """`{"message", "finish_reason"}` of each choice; at least one."""
     tools: Sequence[JsonObject] | None = None
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a person or a program said about a call, a trace or a session."""
+    """Score of a person or a program about a call, a trace or a session."""
 
     name: str
     value: float | None
