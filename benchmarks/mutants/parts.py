@@ -73,7 +73,11 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("ops", "ops/judge/*.py", ("tests/ops/judge", _DEFAULTS)),
     ("ops", "ops/base.py", ("tests/ops/test_base.py", "tests/ops/rewards", *_PIPELINE)),
     ("ops", "ops/grouping.py", ("tests/ops/advantages", "tests/ops/rewards")),
-    ("ops", "ops/members.py", ("tests/ops/similarity/test_semantic_diversity_filter.py", _NEAR[2])),
+    (
+        "ops",
+        "ops/members.py",
+        ("tests/ops/test_members.py", "tests/ops/similarity/test_semantic_diversity_filter.py", _NEAR[2]),
+    ),
     ("ops", "ops/rollouts.py", ("tests/ops/rewards", "tests/ops/advantages", *_PIPELINE)),
     ("ops", "ops/runtime/annotations.py", _PIPELINE),
     (

@@ -315,6 +315,18 @@ def test_a_restart_reads_only_what_was_not_kept_beside_the_buffer(
     assert other.rows == 210
 
 
+def test_what_was_judged_is_kept_beside_the_buffer_from_the_first_full_portion_on(
+    operator, buffer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fingerprints, "FLUSH_ROWS", 10)
+    buffer.append(incoming(rollouts(10)))
+    for judged, read_again in ((9, 9), (10, 0)):
+        attached(operator, buffer).judge(buffer.take(range(judged)))
+        watched = Watched(buffer)
+        attached(operator, watched).judge(buffer.take(range(judged)))
+        assert watched.rows == read_again
+
+
 @pytest.mark.slow
 def test_a_buffer_with_fingerprints_beside_it_is_in_order(operator, buffer, monkeypatch):
     monkeypatch.setattr(fingerprints, "FLUSH_ROWS", 10)
