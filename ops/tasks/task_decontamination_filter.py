@@ -14,8 +14,8 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import ArrowFilter, Judgement
 from ops.similarity.word_ngrams import Ngrams, split_words
+from rft_data.exchange.formats.jsonlines import read_objects
 from rft_data.tasks.columns import pick
-from rft_data.tasks.sources import read_jsonl
 from rft_data.tasks.table import held_out
 
 
@@ -147,8 +147,7 @@ def _plain(text: str) -> str:
 def _read(files: Sequence[str], prompt: str, reference: str) -> _Evaluation:
     names, texts, answers = [], [], []
     for name in files:
-        for number, row in read_jsonl(Path(name)):
-            where = f"{name}:{number}"
+        for where, row in read_objects(Path(name)):
             names.append(where)
             texts.append(str(pick(row, prompt, where)))
             answers.append(str(pick(row, reference, where)))

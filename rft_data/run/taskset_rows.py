@@ -14,7 +14,7 @@ from rft_data.core.rows import Task
 from rft_data.exchange.formats.families import recognised, task_in
 from rft_data.exchange.formats.functions import function_source
 from rft_data.exchange.formats.inputs import Source, folder_source, hub_source, open_source
-from rft_data.exchange.formats.jsonlines import Found
+from rft_data.exchange.formats.jsonlines import Found, read_objects
 from rft_data.exchange.formats.modelscope import modelscope_source
 from rft_data.exchange.formats.payloads import store_payloads
 from rft_data.exchange.formats.records import Origin, Row
@@ -30,7 +30,6 @@ from rft_data.recipe.tasksets import Taskset
 from rft_data.tasks.columns import is_template, template_fields
 from rft_data.tasks.mapping import Finish, RowMapping, kept_fields
 from rft_data.tasks.row_choice import PlacedRow, chosen_rows
-from rft_data.tasks.sources import read_jsonl
 from rft_data.tasks.task_images import store_images
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ def table_rows(source: TableSource | JsonLines) -> Iterator[PlacedRow]:
         condition, or a function, that fails.
     """
     if isinstance(source, JsonLines):
-        return ((f"{source.path}:{number}", row) for number, row in read_jsonl(Path(source.path)))
+        return read_objects(Path(source.path))
     return _chosen(source, map(_readable, _opened(source).rows))
 
 

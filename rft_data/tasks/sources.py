@@ -1,65 +1,18 @@
-"""Where tasks come from: files and generators, read into `Task` rows.
+"""Where tasks come from: generators and rows, made into `Task` rows.
 
 Held-out tasks are chosen by content hash, so the same question is held out in every source, or in none.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from rft_data.core.errors import MissingFileError, RowError, UnknownComponentError
+from rft_data.core.errors import RowError, UnknownComponentError
 from rft_data.core.heldout import prompt_share
 from rft_data.core.lookup import need, suggest
 from rft_data.core.rows import Message, Task
 from rft_data.core.words import Split
 from rft_data.tasks.columns import pick
-
-
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """(line number from 1, object) of each non-empty line.
-
-    Raises: MissingFileError; RowError naming file and line when a line is not a JSON object.
-    """
-    if not path.is_file():
-        raise MissingFileError(f"there is no file {path}; give the path of a JSON-lines file.")
-    number = 0
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _object(line, f"{path}:{number}")
-    except UnicodeDecodeError as err:
-        raise RowError(
-            f"{path}:{number + 1}: not JSON lines: {_kind(path)}. Source 'jsonl' reads one JSON object a "
-            f"line; other files are read with source: {{use: file, path: {path}}}."
-        ) from err
-
-
-def _object(line: str, where: str) -> dict[str, object]:
-    try:
-        row = json.loads(line, parse_constant=_no_constant)
-    except json.JSONDecodeError as err:
-        raise RowError(f"{where}: not JSON: {err.msg.removesuffix(' at')} at column {err.colno}.") from err
-    except ValueError as err:
-        raise RowError(f"{where}: not JSON: {err}.") from err
-    if not isinstance(row, dict):
-        raise RowError(f"{where}: found {type(row).__name__}, wanted a JSON object.")
-    return row
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def _kind(path: Path) -> str:
-    """What a file that is no text is, by its first bytes."""
-    with path.open("rb") as file:
-        head = file.read(4)
-    known = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-    kind = next((f"a {name} file" for start, name in known.items() if head.startswith(start)), None)
-    return f"it is {kind or 'no text in UTF-8'}"
 
 
 def reasoning_gym_tasks(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rft_data.core.errors import RowError
+from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.json_types import Json
 
 MAX_LINE_BYTES = 64 << 20
@@ -70,6 +70,26 @@ def read_json(path: Path) -> Iterator[Found]:
                     yield parse_line(text, f"{path}:{line}")
     except (OSError, pa.ArrowException) as err:
         raise RowError(f"{path}:{line + 1}: the file cannot be read on: {err}.") from err
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """(`file:line`, object) of each line of a file, none of which may be bad.
+
+    Raises: MissingFileError; RowError for the first bad row, and for a file of another kind.
+    """
+    if not path.is_file():
+        raise MissingFileError(f"there is no file {path}; give the path of a JSON-lines file.")
+    with path.open("rb") as file:
+        head = file.read(6)
+    if kind := next((kind for start, (kind, _) in _OTHERS.items() if head.startswith(start)), None):
+        raise RowError(
+            f"{path}: not JSON lines: it is a {kind} file. Source 'jsonl' reads one JSON object a line; "
+            f"other files are read with source: {{use: file, path: {path}}}."
+        )
+    for found in read_json(path):
+        if found.row is None:
+            raise RowError(f"{found.place}: {found.reason}.")
+        yield found.place, found.row
 
 
 def _first_byte(stream: io.BufferedReader) -> bytes:
@@ -134,8 +154,8 @@ def parse_line(raw: bytes, place: str) -> Found:
     excerpt = raw[:4096].rstrip(b"\r\n").decode("utf-8", "backslashreplace")
     strict = _Strict()
     try:
-        text = raw.decode().strip()
-        value, end = strict.decode(text)
+        text = raw.decode().rstrip()
+        value, end = strict.decode(text, len(text) - len(text.lstrip()))
         if end != len(text):
             strict.fault = f"something follows the object, at column {end + 1}"
     except UnicodeDecodeError as err:

@@ -10,12 +10,12 @@ from rft_data.core.errors import RftError, RowError
 from rft_data.core.lookup import suggest
 from rft_data.exchange.formats.families import recognised
 from rft_data.exchange.formats.inputs import open_source
+from rft_data.exchange.formats.jsonlines import read_objects
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.section import Loc
 from rft_data.tasks.columns import is_template, pick, template_fields
 from rft_data.tasks.row_choice import passing
-from rft_data.tasks.sources import read_jsonl
 
 LOOKED_AT = 1000
 """Rows that are looked at."""
@@ -50,7 +50,7 @@ def first_rows(path: Path, use: object) -> list[Mapping[str, object]]:
 
     Raises: RftError for a file that is not there or cannot be read."""
     if use == "jsonl":
-        return [row for _, row in islice(read_jsonl(path), LOOKED_AT)]
+        return [row for _, row in islice(read_objects(path), LOOKED_AT)]
     rows = []
     for found in islice(open_source(path).rows, LOOKED_AT):
         if found.row is None:

@@ -126,7 +126,7 @@ def test_mapper_edits_reach_the_stored_task(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{not json", r"test\.jsonl:2: not JSON"),
-        ("[1]", "wanted a JSON object"),
+        ("[1]", "wanted an object"),
         ("{}", "there is no field 'question'"),
     ],
 )

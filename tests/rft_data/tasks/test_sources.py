@@ -1,6 +1,7 @@
 """What tasks are made of: files with text or messages, further columns, and tasks that a buffer holds."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rft_data.core.heldout import prompt_share
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats import import_into
+from rft_data.exchange.formats.jsonlines import read_json
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.run.stored_tasks import stored_tasks
 from tests.jsonl import jsonl_tasks
@@ -75,10 +77,19 @@ def test_other_columns_of_a_file_are_metadata_for_rewards(tmp_path: Path) -> Non
 def test_a_parquet_file_is_named_as_one(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1\xff\xfe\x00")
-    with pytest.raises(RowError, match=r"a\.parquet:1: .* it is a Parquet file\. .*use: file"):
+    with pytest.raises(RowError, match=r"a\.parquet: .* it is a Parquet file\. .*use: file"):
         read(path)
     path.write_text('{"prompt": "p", "answer": NaN}')
-    with pytest.raises(RowError, match="NaN is no JSON value"):
+    with pytest.raises(RowError, match="NaN is not JSON"):
+        read(path)
+
+
+@pytest.mark.parametrize("line", ['{"prompt": 1', '  {"prompt" 1}', '{"prompt": "p", "prompt": "q"}', "[1]"])
+def test_a_bad_line_is_named_as_imports_name_it(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{line}\n")
+    [found] = read_json(path)
+    with pytest.raises(RowError, match=re.escape(f"{path}:1: {found.reason}.")):
         read(path)
 
 

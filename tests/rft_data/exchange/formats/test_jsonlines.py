@@ -24,6 +24,7 @@ BAD = [
 UNPARSABLE = [
     ('{"a": 1', "not JSON: Expecting ',' delimiter at column 8"),
     ('{"a": 1} x', "something follows the object, at column 9"),
+    ('  {"a": 1 \t', "not JSON: Expecting ',' delimiter at column 10"),
     ("{'a': 1}", "not JSON: Expecting property name"),
     ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deep"),
     ('{"a": ' + "9" * 5000 + "}", "not JSON: Exceeds the limit"),
