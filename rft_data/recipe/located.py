@@ -15,6 +15,7 @@ from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.names import TRUNCATING
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.section import Loc, Section
+from rft_data.recipe.smallest import smallest
 from rft_data.recipe.task_sources import REFUSED, kind_of_source
 
 _FEW = 12
@@ -124,7 +125,9 @@ def _missing_section(tree: object, model: type[BaseModel], loc: Loc) -> str:
     """Said at the line of `mode`, which asks for it."""
     mode = tree.get("mode") if isinstance(tree, dict) else None
     wanted = "" if mode is None else f", and mode '{mode}' needs it"
-    return _missing(model, loc).replace("is missing", f"is missing{wanted}", 1)
+    said = _missing(model, loc).replace("is missing", f"is missing{wanted}", 1)
+    line = smallest(str(loc[0]), str(mode))
+    return f"{said.removesuffix('.')}. Write for example: {line}" if line else said
 
 
 def _found(written: object, loc: Loc) -> str:
