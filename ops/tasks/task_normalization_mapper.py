@@ -62,7 +62,7 @@ class TaskNormalizationMapper(ArrowMapper, Mapper):
         if text != prompt_text(messages):  # an earlier mapper edited the text
             if len(messages) != 1:
                 raise ValueError(f"the text of a prompt of {len(messages)} messages was edited")
-            messages = [{**messages[0], "content": text}]
+            messages = [{**message, "content": text} for message in messages]
         made = [self._message(message) for message in messages]
         made = [message for message in made if message["content"]]
         if not made:

@@ -41,6 +41,11 @@ def test_spelling(operator, before, after):
     assert normalised(operator("task_normalization_mapper"), user(before)) == [user(after)]
 
 
+def test_prompts_are_stored_as_they_are_read(operator):
+    table = operator("task_normalization_mapper").process_table(task_table([Task("t", (user("caf\u00e9"),))]))
+    assert "caf\u00e9" in table["messages"][0].as_py()
+
+
 def test_compatible_forms_are_joined_when_asked(operator):
     assert normalised(operator("task_normalization_mapper", form="NFKC"), user("ﬁ１２")) == [user("fi12")]
     with pytest.raises(ValueError, match="wanted 'NFC' or 'NFKC'"):
