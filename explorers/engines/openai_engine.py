@@ -7,7 +7,6 @@ of the world around the model: the rollout is played again, or fails.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +66,6 @@ class OpenaiEngine:
         self._unanswered = 0  # calls in a row
         self._counts: Counter[str] = Counter()
         self._cost, self._calls_told = 0.0, 0
-        self._counting = threading.Lock()  # calls end in the explorer's loop, another thread reads
 
     @property
     def version(self) -> int:
@@ -107,7 +105,7 @@ class OpenaiEngine:
             self._note_silence(err)
             raise
         except asyncio.CancelledError:
-            self._count(cancelled=1)
+            self._counts["endpoint_cancelled"] += 1
             raise
         self._unanswered = 0
         return answer
@@ -140,11 +138,9 @@ class OpenaiEngine:
 
     def metrics(self) -> dict[str, float]:
         """Calls (tries included), tokens as the endpoint counted them and their cost, since the last call."""
-        with self._counting:
-            calls = self._spending.calls
-            tries, self._calls_told = calls - self._calls_told, calls
-            counts, self._counts = self._counts, Counter()
-            cost, self._cost = self._cost, 0.0
+        tries, self._calls_told = self._spending.calls - self._calls_told, self._spending.calls
+        counts, self._counts = self._counts, Counter()
+        cost, self._cost = self._cost, 0.0
         found = {"endpoint_calls": float(tries), **{name: float(n) for name, n in sorted(counts.items())}}
         return {**found, **({"endpoint_cost": cost} if self._options.price else {})}
 
@@ -195,19 +191,11 @@ class OpenaiEngine:
         async with slots:
             data = await endpoint.ask(model, sent_messages(messages), fields)
         prompt, completion = counted(data)  # paid for, whether it can be read or not
-        if prompt + completion:
-            self._count(
-                self._options.cost(prompt, completion), prompt_tokens=prompt, completion_tokens=completion
-            )
-        else:
-            self._count(uncounted=1)
+        if not prompt + completion:
+            self._counts["endpoint_uncounted"] += 1
+        self._counts.update({"endpoint_prompt_tokens": prompt, "endpoint_completion_tokens": completion})
+        self._cost += self._options.cost(prompt, completion)
         return _read(data)
-
-    def _count(self, cost: float = 0.0, **numbers: int) -> None:
-        """Add to what `metrics` tells next."""
-        with self._counting:
-            self._counts.update({f"endpoint_{name}": number for name, number in numbers.items()})
-            self._cost += cost
 
     def _refusal(self, err: EndpointRefusal, model: str) -> RftError:
         """What a refusal means: for this conversation, or for any."""
@@ -225,7 +213,7 @@ class OpenaiEngine:
 
     def _note_silence(self, err: Exception) -> None:
         """Count a call without an answer. Raises: EndpointError after too many in a row."""
-        self._count(unanswered=1)
+        self._counts["endpoint_unanswered"] += 1
         self._unanswered += 1
         if self._unanswered >= _NONE_ANSWERED:
             raise EndpointError(

@@ -17,6 +17,7 @@ from rft_data.core.groups import Assignment, Played
 from rft_data.core.roles import Role, WeightSender
 from rft_data.core.rows import WeightRef
 from rft_data.loop.arms import Arms
+from rft_data.loop.endpoint_costs import EndpointCosts
 from rft_data.loop.extras import Extras
 from rft_data.loop.member import Loading, Member
 from rft_data.loop.served_weights import ServedWeights
@@ -63,6 +64,8 @@ class Fleet:
         self._whole_rounds = whole_rounds
         self.deadline_s = deadline_s
         self._max_restarts = max_restarts
+        self.costs = EndpointCosts()
+        """Of all explorers' calls, as far as `metrics` was told."""
         self._lost: list[Assignment] = []
         """Assignments of explorers that died."""
         self._handed_back: list[Assignment] = []
@@ -231,17 +234,21 @@ class Fleet:
                 asked, member.asked = member.asked, None
                 if asked.exception() is None:  # else its death shows in the calls that play
                     found[member.role.name] = asked.result()
+                    self.costs.add(asked.result())
             if member.asked is None and member.starting is None and member.stays:
                 member.asked = member.role.call("metrics", dict[str, float], deadline_s=self.deadline_s)
         return found
 
-    def last_metrics(self) -> list[dict[str, float]]:
-        """Counters of each explorer since `metrics` was asked; waits. One that died is left out."""
+    def all_costs(self) -> dict[str, float]:
+        """The sums of `costs` with what was counted since `metrics` was called; waits for the explorers."""
         asked = [member.asked for member in self.members if member.asked is not None]
         for member in self.members:
             member.asked = None
             asked.append(member.role.call("metrics", dict[str, float], deadline_s=self.deadline_s))
-        return [one.result() for one in asked if one.exception() is None]
+        for one in asked:
+            if one.exception() is None:  # what an explorer that died counted last is not known
+                self.costs.add(one.result())
+        return self.costs.summary()
 
     def _loaded(self, member: Member, loading: Loading) -> None:
         self._weights.end_load(member)

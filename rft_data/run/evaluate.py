@@ -7,7 +7,6 @@ from functools import partial
 
 from rft_data.core.words import MetricRole
 from rft_data.run.control import RunControl
-from rft_data.run.endpoint_costs import EndpointCosts
 from rft_data.run.evaluations import measure
 from rft_data.run.parts import EvaluateParts, Started
 from rft_data.run.report import package_versions
@@ -34,7 +33,7 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
             control.phase(str(model))
             run.once(str(model), partial(_measure, parts, started, watch, place))
         served = isinstance(parts.models[0], ServedModel)
-        spent = {"endpoint": EndpointCosts(fleet).summary()} if served else {}
+        spent = {"endpoint": fleet.all_costs()} if served else {}
     return {
         "run_id": run.run_id,
         "heldout_accuracy": run.progress.heldout_accuracy,

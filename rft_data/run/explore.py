@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rft_data.core.words import GroupOutcome, HubRole
+from rft_data.loop.endpoint_costs import EndpointCosts
 from rft_data.loop.explore_only import ExploreLoop
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.resume import resume_exploring
 from rft_data.run.control import RunControl
-from rft_data.run.endpoint_costs import EndpointCosts
 from rft_data.run.folder import Run
 from rft_data.run.parts import ExploreParts
 from rft_data.run.report import package_versions
@@ -42,7 +42,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
     run.buffer.add_tasks(parts.tasks.all)
     with ExitStack() as opened:
         exploring = start_exploring(parts, opened)
-        costs = EndpointCosts(exploring.fleet) if isinstance(parts.model, ServedModel) else None
+        costs = exploring.fleet.costs if isinstance(parts.model, ServedModel) else None
         hub = _serve(parts, opened)
         with GroupLog(run, parts.monitor, exploring, control, parts.groups) as watch:
             ExploreLoop(
@@ -56,7 +56,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
             ).run()
         if hub is not None and parts.serve is not None:
             _serve_on(hub, parts.serve.idle_s, control)
-        spent = {} if costs is None else {"endpoint": costs.summary()}
+        spent = {} if costs is None else {"endpoint": exploring.fleet.all_costs()}
     return {
         "run_id": run.run_id,
         "groups": exploring.sampler.conservation(),
@@ -90,7 +90,7 @@ def _sealed(run: Run, watch: GroupLog) -> None:
 
 def _progress(control: RunControl, costs: EndpointCosts | None, done: int, total: int) -> None:
     text = f"{done} of {total} groups"
-    control.progress(text if costs is None else f"{text}, {costs.text()}", done, total)
+    control.progress(text if costs is None else f"{text}, {costs}", done, total)
 
 
 def _serve(parts: ExploreParts, opened: ExitStack) -> HubServer | None:

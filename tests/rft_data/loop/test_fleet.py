@@ -2,7 +2,8 @@
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rft_data.core.rows import WeightRef
 from rft_data.loop.fleet import Fleet
 from rft_data.weights.versions import VersionRegistry
 from tests.rft_data.loop.toy_run import TASKS
+from tests.waiting import wait_for
 
 
 class Explorer:
@@ -69,6 +71,27 @@ def assignment(ordinal: int) -> Assignment:
 
 def home(ordinal: int) -> Played:
     return Played(assignment(ordinal).ticket, TASKS[ordinal].key, "arrived", (), 0)
+
+
+def asked_thrice(explorer: Explorer) -> bool:
+    return [name for name, _ in explorer.calls].count("metrics") == 3
+
+
+def test_costs_are_of_all_calls_whoever_was_told_of_them(versions: VersionRegistry) -> None:
+    fleet, first, second = serving(versions)
+    assert fleet.metrics() == {}
+    for explorer in (first, second):
+        explorer.last("metrics").set_result({"endpoint_calls": 2.0, "endpoint_cost": 0.5, "tokens": 9.0})
+    assert fleet.metrics().keys() == {"explorer-0", "explorer-1"}, "a log takes them"
+    assert str(fleet.costs) == "4 calls, 0 tokens, cost 1"
+    first.last("metrics").set_result({"endpoint_calls": 1.0})
+    second.last("metrics").set_exception(RoleDiedError("gone"))
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(fleet.all_costs)
+        for explorer in (first, second):
+            wait_for(partial(asked_thrice, explorer))
+            explorer.last("metrics").set_result({"endpoint_calls": 8.0})
+        assert asked.result() == {"endpoint_calls": 21.0, "endpoint_cost": 1.0}
 
 
 def test_a_publication_has_its_bytes_and_the_seconds_of_the_slowest(versions: VersionRegistry) -> None:

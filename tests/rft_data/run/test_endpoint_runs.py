@@ -176,13 +176,15 @@ def test_answers_that_programs_on_ray_asked_for_are_imitated_and_preferred(
         explored = conduct(loaded)
     assert explored["endpoint"]["endpoint_calls"] == len(server.requests) == 8
     assert {one["Authorization"] for one in server.headers} == {"Bearer s3cret-key"}
+    with Buffer(tmp_path / "buffer") as buffer:
+        groups = buffer.read("groups").to_pylist()
+        rows = buffer.read("experiences", ["experience_id", "reward", "token_ids", "sampling"]).to_pylist()
+    assert Counter(row["reward"] for row in rows) == {1.0: 4, 0.0: 4}, groups
     trained = run_recipe(recipe(tmp_path, OFFLINE, "learning", "offline", server.base_url, model=MODEL))
     sft, dpo = trained["stages"].values()
-    assert (sft["examples"], dpo["examples"]) == (4, 4), "of each group the right one, and the two as a pair"
+    assert (sft["examples"], dpo["examples"]) == (4, 4), trained
     assert sft["metrics"]["loss_last"] < sft["metrics"]["loss_first"]
     assert dpo["metrics"]["loss_last"] < dpo["metrics"]["loss_first"] == pytest.approx(math.log(2), abs=1e-3)
-    with Buffer(tmp_path / "buffer") as buffer:
-        rows = buffer.read("experiences", ["experience_id", "reward", "token_ids", "sampling"]).to_pylist()
     stages = sorted((tmp_path / "learning" / "stages").glob("*/trained_on.jsonl"))
     imitated, preferred = ([json.loads(line) for line in one.read_text().splitlines()] for one in stages)
     right = {row["experience_id"] for row in rows if row["reward"] == 1.0}
