@@ -79,14 +79,28 @@ class PairsSection(Section):
         return self
 
 
+_KEPT_OUT = ("fraction", "measure")
+"""Fields of `HeldoutPairs` that choose no pairs."""
+
+
 class HeldoutPairs(PairsSection):
-    """Pairs that nothing is trained on: preference accuracy is measured on them."""
+    """Prompts that nothing is trained on, and their pairs: preference accuracy is measured on these."""
 
     fraction: float = Field(gt=0, lt=1)
     """Share of prompts, by content hash: the same prompts in every run, and those of a taskset of that
     `heldout`. No stage trains on any row with such a prompt."""
     limit: int = Field(default=500, ge=1)
     """At most so many pairs are measured, spread evenly."""
+    measure: bool = True
+    """False: the prompts are kept out of every stage, and nothing is measured, so no pairs are needed."""
+
+    @model_validator(mode="after")
+    def _measures(self) -> HeldoutPairs:
+        fields = {name: one.default for name, one in type(self).model_fields.items() if name not in _KEPT_OUT}
+        unread = [name for name, default in fields.items() if getattr(self, name) != default]
+        if unread and not self.measure:
+            raise ValueError(f"'measure: false' measures no pairs, so nothing reads {', '.join(unread)}")
+        return self
 
 
 class SftStage(Section):

@@ -28,7 +28,7 @@ def run_offline(parts: OfflineParts, control: RunControl) -> dict[str, object]:
         roles.preflight(placement, [roles.trainer])
         offline = opened.enter_context(roles.offline(placement))
         stages = OfflineStages(run, control, offline, parts.seed, parts.trackers)
-        if parts.heldout is not None:
+        if parts.heldout is not None and parts.heldout.measure:
             control.phase("measuring the start model")
             run.once(
                 RunMilestone.START, partial(stages.measure, parts.heldout, parts.model, parts.model, "start")
@@ -50,7 +50,7 @@ def _stage(
     share = heldout.fraction if heldout else 0.0
     if not run.once(name, partial(stages.train, number, stage, model, heldout=share)):
         stages.check(number, stage)
-    if heldout is not None:
+    if heldout is not None and heldout.measure:
         measure = partial(stages.measure, heldout, parts.model, folder, name, stage.algorithm)
         run.once(f"{name} measured", measure)
     return model if isinstance(stage, RewardModelStage) else folder

@@ -36,13 +36,16 @@ def require_stage_rows(stage: AnyOfflineStage, buffer: Buffer) -> None:
 
 def require_heldout(heldout: HeldoutPairs, buffer: Buffer) -> None:
     """Check that there are pairs to measure on. Raises: TrainingError saying what the buffer has."""
+    if not heldout.measure:
+        return
     from trainers.offline.stored_pairs import PairChoice, require_pairs
 
-    given = heldout.model_dump(exclude={"fraction", "limit"})
+    given = heldout.model_dump(exclude={"fraction", "limit", "measure"})
     try:
         require_pairs(buffer, PairChoice(**given))
     except TrainingError as err:
         raise TrainingError(
             "'heldout' measures how often a model tells the better of two answers, for which "
-            f"there must be preference pairs: {err} Or remove 'heldout': an sft stage needs none."
+            f"there must be preference pairs: {err} Or write 'measure: false', which only keeps the "
+            "prompts out of every stage."
         ) from err

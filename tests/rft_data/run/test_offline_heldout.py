@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError, TrainingError
+from rft_data.core.heldout import prompt_share
 from rft_data.core.rows import Experience, PreferencePair, Task
 from rft_data.recipe import load_recipe
 from rft_data.run.build import taskset_tasks
@@ -67,6 +69,38 @@ def test_stages_of_a_train_command_leave_out_the_prompts_of_a_tasksets_heldout(t
             assert {line["rejected_experience_id"] for line in named} == allowed - right
         left_out = summary["stages"][name]["left_out"]
         assert left_out["the prompt is held out"] == len(held) * (2 if name == "3-kto" else 1)
+
+
+SFT_ONLY = """\
+recipe: 1
+name: imitation
+mode: offline
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+model: {{build: {{use: tiny_qwen2, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16}}}}
+heldout: {{fraction: 0.3}}
+stages:
+  - {{algorithm: sft, data: {{min_reward: 1.0}}, trl: {{max_steps: 1, per_device_train_batch_size: 2}}}}
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_of_sft_alone_leaves_out_what_is_held_out_without_any_pairs(tmp_path: Path) -> None:
+    rows = [row for row in rollouts(60) if row.reward == 1.0]  # no group has a worse one
+    with Buffer(tmp_path / "buffer") as buffer:
+        buffer.append(rows)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(SFT_ONLY.format(root=tmp_path))
+    with pytest.raises(TrainingError, match=r"'heldout' measures .*write 'measure: false'"):
+        run_recipe(load_recipe(path, ["run_dir=" + str(tmp_path / "refused")]))
+    summary = run_recipe(load_recipe(path, ["heldout.measure=false"]))
+    held = {row.experience_id for row in rows if prompt_share(row.messages[:1]) < 0.3}
+    named = {line["experience_id"] for line in trained_on(tmp_path / "run" / "stages" / "0-sft")}
+    assert named == {row.experience_id for row in rows} - held
+    assert summary["stages"]["0-sft"]["left_out"] == {"the prompt is held out": len(held)}
+    assert (summary["preferences"], bool(held)) == ({}, True)
+    with pytest.raises(RecipeError, match=r"'measure: false' measures no pairs, so nothing reads limit"):
+        load_recipe(path, ["heldout.measure=false", "heldout.limit=3"])
 
 
 STAGES = """\
