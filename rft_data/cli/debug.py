@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from rft_data.cli.debug_more import More, conversation, each
 from rft_data.cli.debug_more import completion as completion_of
 from rft_data.cli.edge import Json, edge, show
 from rft_data.cli.recipe_path import Overrides, RecipePath
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Which = Annotated[
     str | None, typer.Option("--task", help="A task's id, or its place from 0; else the first task.")
@@ -40,13 +43,8 @@ def template(
         from explorers.conversations.certificate import certify
         from explorers.conversations.template import ChatTemplate
         from rft_data.cli.debug_text import rendered_text
-        from rft_data.core.lookup import need
 
-        transformers = need("transformers", "train", "a chat template")
-        used = ChatTemplate(
-            transformers.AutoTokenizer.from_pretrained(model),
-            dict(_argument(text) for text in arguments or []),
-        )
+        used = ChatTemplate(_tokenizer(model), dict(_argument(text) for text in arguments or []))
 
         def answer(line: str | None) -> None:
             if line is None:
@@ -59,6 +57,23 @@ def template(
             show({"text": text, "ids": ids}, rendered_text(text, ids), as_json=as_json)
 
         each(None, answer, more=more, wanted="messages as JSON")
+
+
+def _tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """Raises: MissingFileError, also for one that cannot be read; MissingExtraError."""
+    from rft_data.core.errors import MissingFileError
+    from rft_data.core.lookup import need
+    from rft_data.core.text import shown
+
+    transformers = need("transformers", "train", "a chat template")
+    try:
+        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as err:  # a path, a hub id, a damaged file
+        raise MissingFileError(
+            f"'{model}' gives no tokenizer ({shown(str(err))}); name the folder of a model with its "
+            "tokenizer, or a hub id that can be reached from here."
+        ) from err
+    return tokenizer
 
 
 @debug_app.command()

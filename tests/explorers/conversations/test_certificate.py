@@ -166,6 +166,10 @@ def test_command_prints_the_certificate(template_of, tmp_path: Path) -> None:
     assert "NOT prefix-preserving: it breaks at messages of tool, user" in shown.output
     swallowed = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "enable_thinkin=false"])
     assert (swallowed.exit_code, "takes no argument 'enable_thinkin'" in swallowed.output) == (2, True)
+    (tmp_path / "none").mkdir()
+    for wrong in (tmp_path / "none", tmp_path / "tokenizer_config.json", tmp_path / "nowhere"):
+        refused = CliRunner().invoke(app, ["debug", "template", str(wrong)])
+        assert (refused.exit_code, f"'{wrong}' gives no tokenizer (" in refused.output) == (2, True)
     lines = '[{"role": "user", "content": "Hi"}]\n{"messages": []}\n[{"role": "user", "content": "Ho"}]\n'
     more = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "--more", "--json"], input=lines)
     certificate, first, second = map(json.loads, more.stdout.splitlines())
