@@ -11,11 +11,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
 from rft_data.buffer import Buffer
+from rft_data.placement.hub.address import parse_address
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 ANYWHERE = "0.0.0.0"  # noqa: S104 - not loopback, so that the hub speaks TLS
@@ -126,7 +127,7 @@ class Cluster:
         with ExitStack() as ending:
             process = Process("benchmarks.cluster.hub", folder, self.secret, host)
             ending.callback(process.end)
-            yield Hub(process, folder, process.line().replace(ANYWHERE, "127.0.0.1"))
+            yield Hub(process, folder, str(replace(parse_address(process.line()), host="127.0.0.1")))
 
     def acknowledged(self, names: Sequence[str]) -> set[str]:
         """Groups of these explorers whose appends were answered, as written down outside the hub."""

@@ -37,7 +37,7 @@ from rft_data.recipe.sections import (
 )
 from rft_data.recipe.stages import RlStage
 from rft_data.recipe.tasksets import Rollouts
-from rft_data.recipe.transports import check_transport
+from rft_data.recipe.transports import check_transport, with_usual_way
 
 
 class ExploreRecipe(PlayingRecipe):
@@ -223,7 +223,7 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     def _ungrouped(cls, tree: object) -> object:
         """Nothing is compared within a group: its size need not be given."""
         if isinstance(tree, dict) and isinstance(tree.get("explorer"), dict):
-            return {**tree, "explorer": {"group_size": 1, **tree["explorer"]}}
+            return with_usual_way({**tree, "explorer": {"group_size": 1, **tree["explorer"]}})
         return tree
 
     @model_validator(mode="after")

@@ -91,7 +91,7 @@ class HeldoutPairs(PairsSection):
     `heldout`. No stage trains on any row with such a prompt."""
     limit: int = Field(default=500, ge=1)
     """At most so many pairs are measured, spread evenly."""
-    measure: bool = True
+    measure: bool = Field(default=True, exclude_if=lambda given: given)
     """False: the prompts are kept out of every stage, and nothing is measured, so no pairs are needed."""
 
     @model_validator(mode="after")

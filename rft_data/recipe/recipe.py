@@ -32,7 +32,7 @@ from rft_data.recipe.sections import (
 from rft_data.recipe.stages import RlStage
 from rft_data.recipe.task_sources import ReasoningGym
 from rft_data.recipe.tasksets import Taskset
-from rft_data.recipe.transports import check_transport
+from rft_data.recipe.transports import check_transport, with_usual_way
 
 
 class Recipe(Section):
@@ -206,6 +206,11 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
     @property
     def played(self) -> Model:
         return self.model
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sent_usually(cls, tree: object) -> object:
+        return with_usual_way(tree)
 
     @model_validator(mode="after")
     def _rewards(self) -> Self:

@@ -57,13 +57,11 @@ class Sync(Section):
 class TransportSection(Section):
     """How published weights reach the engine; see docs/weights.md."""
 
-    use: Literal["directory", "shm", "ray", "gloo", "nccl", "ipc", "auto"] | None = Field(
-        default=None, exclude_if=lambda given: given is None
-    )
+    use: Literal["directory", "shm", "ray", "gloo", "nccl", "ipc", "auto"] = "directory"
     """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory;
     `ray`: Ray's object store, `gloo`: broadcast over TCP, both for nodes that do not see the folder; `nccl`:
-    broadcast between GPUs; `ipc`: memory of a GPU that is shared; `auto`: what fits the placement. Left out:
-    `auto` with `placement.use: ray`, else `directory`."""
+    broadcast between GPUs; `ipc`: memory of a GPU that is shared; `auto`: what fits the placement, and what
+    is taken with `placement.use: ray` where this is left out."""
 
 
 class OffPolicy(Section):

@@ -15,10 +15,21 @@ AUTO = "auto"
 
 def named_way(engine: EngineSection, place: PlacementSection) -> tuple[str, str]:
     """The way that the weights of these explorers go, and who chose it and why."""
-    use = engine.transport.use
-    if use is None and place.use != "ray":
-        return "directory", "the recipe names no other"
-    return (use, "the recipe names it") if use not in (None, AUTO) else _suggested(engine, place)
+    use: str = engine.transport.use
+    return (use, "the recipe has it so") if use != AUTO else _suggested(engine, place)
+
+
+def with_usual_way(tree: object) -> object:
+    """A recipe's tree in which `auto` is the way where none is named and roles are on nodes of a cluster."""
+    if not isinstance(tree, dict):
+        return tree
+    explorer, place = tree.get("explorer"), tree.get("placement")
+    if not isinstance(explorer, dict) or not isinstance(place, dict) or place.get("use") != "ray":
+        return tree
+    engine = explorer.get("engine")
+    if not isinstance(engine, dict) or "transport" in engine:
+        return tree
+    return {**tree, "explorer": {**explorer, "engine": {**engine, "transport": {"use": AUTO}}}}
 
 
 def check_transport(engine: EngineSection, place: PlacementSection) -> None:
@@ -26,7 +37,7 @@ def check_transport(engine: EngineSection, place: PlacementSection) -> None:
 
     Raises: ValueError.
     """
-    use = str(engine.transport.use)
+    use = engine.transport.use
     if use in _RULES and (problem := _RULES[use](engine, place)):
         raise ValueError(f"'explorer.engine.transport' is '{use}', {problem}, or 'auto'")
 

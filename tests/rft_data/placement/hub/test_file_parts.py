@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from rft_data.core.files import file_digest
 from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.placement.hub.access import make_token
+from rft_data.placement.hub.address import parse_address
 from rft_data.placement.hub.arrow_rows import decoded
 from rft_data.placement.hub.file_parts import PART_BYTES, FileParts
 from rft_data.placement.hub.frames import Channel, Kind
@@ -140,7 +142,7 @@ def test_clients_that_fetch_a_file_at_the_same_time_over_tls_get_it_whole(tmp_pa
 
     folders = RunFolders(tmp_path / "run")
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer, host="0.0.0.0", folders=folders) as hub:  # noqa: S104
-        address = hub.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        address = str(replace(parse_address(hub.address), host="127.0.0.1"))
         tokens = [make_token(hub.token, HubRole.EXPLORER, f"e{n}") for n in range(CLIENTS)]
         with ThreadPoolExecutor(CLIENTS) as threads:
             assert set(threads.map(fetched, [address] * CLIENTS, tokens)) == {content}

@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
 
 
 def here(hub: HubServer) -> str:
-    return hub.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+    return str(replace(parse_address(hub.address), host="127.0.0.1"))
 
 
 def test_rows_go_through_tls_and_come_back(hub: HubServer) -> None:
