@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rft_data.recipe.running import PlacementSection
-from rft_data.recipe.sections import EngineSection
+from rft_data.recipe.sections import ENDPOINT, EngineSection
 
 AUTO = "auto"
 
@@ -27,7 +27,9 @@ def with_usual_way(tree: object) -> object:
     if not isinstance(explorer, dict) or not isinstance(place, dict) or place.get("use") != "ray":
         return tree
     engine = explorer.get("engine")
-    if not isinstance(engine, dict) or "transport" in engine:
+    if (
+        not isinstance(engine, dict) or "transport" in engine or engine.get("use") == ENDPOINT
+    ):  # has no weights
         return tree
     return {**tree, "explorer": {**explorer, "engine": {**engine, "transport": {"use": AUTO}}}}
 

@@ -13,7 +13,7 @@ from rft_data.recipe.explain import explain
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.running import PlacementSection
 from rft_data.recipe.sections import EngineSection
-from rft_data.recipe.transports import named_way
+from rft_data.recipe.transports import named_way, with_usual_way
 from tests.rft_data.run.test_online import write_recipe
 
 OWN_GPUS = ["placement.explorers.gpus=1", "placement.trainer.gpus=1"]
@@ -88,3 +88,10 @@ def test_default_is_the_folder_where_all_see_it_and_auto_with_ray(
     assert found == use
     said = [line for line in explain(file, change) if line.startswith("# weights reach")]
     assert said == ([] if place == "inline" else [f"# weights reach the explorers by '{use}': {why}"])
+
+
+def test_an_endpoint_on_ray_is_given_no_transport_which_it_would_refuse() -> None:
+    tree = {"explorer": {"engine": {"use": "openai"}}, "placement": {"use": "ray"}}
+    assert with_usual_way(tree) == tree
+    weights = with_usual_way({**tree, "explorer": {"engine": {"use": "vllm"}}})
+    assert weights == {**tree, "explorer": {"engine": {"use": "vllm", "transport": {"use": "auto"}}}}
