@@ -143,7 +143,8 @@ class Served:
             if rows is None:
                 self._answered(client, method, args, None)
                 return
-        client.check(method, args)
+        with _as_rft_error(method):
+            client.check(method, args)
         head = self.channel.head({Kind.ROWS: wire.MAX_REQUEST_BYTES}, RECEIVE_S, RECEIVE_S)
         wire.check_request(rows, head.size)
         with self._serving.shares.taken(client, rows, head.size, ROOM_S):
@@ -162,7 +163,8 @@ class Served:
         """Make a call that has arrived, and send the answer; an error is an answer too."""
         size = ANSWER_BYTES if method in GIVING else 0
         try:
-            client.check(method, args)
+            with _as_rft_error(method):
+                client.check(method, args)
             with self._serving.shares.taken(client, 0, size, ROOM_S):
                 last = encode_result(self._result(method, args, sent))
         except RftError as err:

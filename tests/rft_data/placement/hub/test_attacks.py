@@ -10,7 +10,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.buffer.validation import encode
 from rft_data.core.canonical import content_id
-from rft_data.core.errors import BusyError, RowError, StalledError, TokenError
+from rft_data.core.errors import BusyError, RftError, RowError, StalledError, TokenError
 from rft_data.core.groups import Lease
 from rft_data.core.rows import Feedback
 from rft_data.core.schema import INCOMING
@@ -321,6 +321,23 @@ def test_a_token_of_a_role_opens_what_the_role_needs(hub: HubServer, buffer: Buf
                 act()
         assert reader.ledger("run", 0).leases() == []
     assert len(buffer) == 2
+
+
+@pytest.mark.parametrize(
+    ("role", "call"),
+    [
+        (HubRole.FEEDBACK, wire.encode_call("add_feedback", {"feedback": [{"key": []}]}, None)),
+        (HubRole.EXPLORER, wire.encode_call("add_rows", {"name": []}, 1)),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_answered_before_a_role_is_refused_them(
+    hub: HubServer, role: HubRole, call: bytes
+) -> None:
+    raw = connected(hub, token(hub, role))
+    raw.send(Kind.CALL, call, 10)
+    with pytest.raises(RftError, match="failed with TypeError; the hub's log has the traceback"):
+        answer(raw)
+    raw.close()
 
 
 def test_the_roles_of_tokens_cannot_be_changed(hub: HubServer) -> None:
