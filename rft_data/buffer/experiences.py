@@ -19,6 +19,7 @@ from rft_data.buffer.hot import HotTail
 from rft_data.buffer.index import IdIndex
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.quarantine import Quarantine
+from rft_data.buffer.row_numbers import ascending
 from rft_data.buffer.store import Store
 from rft_data.buffer.whole_rows import check_digests
 from rft_data.core.codec import one_array
@@ -221,8 +222,7 @@ class Experiences:
         Raises: IntegrityError if a row is missing or does not match its digest.
         """
         names = _LEASED if trained_only else EXPERIENCES.names
-        asked = np.asarray(seqs, np.int64)
-        wanted, order = (asked, None) if _grows(asked) else np.unique(asked, return_inverse=True)
+        wanted, order = ascending(seqs)
         if len(wanted) and wanted[0] < 0:
             raise self._absent(int(wanted[0]))
         cold, tables = self._hot.split(wanted)
@@ -247,10 +247,6 @@ class Experiences:
 
     def _absent(self, seq: int) -> IntegrityError:
         return IntegrityError(f"buffer {self._store.location} has no experience with row number {seq}.")
-
-
-def _grows(seqs: npt.NDArray[np.int64]) -> bool:
-    return bool((seqs[1:] > seqs[:-1]).all())
 
 
 def _has_several_rows(rows: pa.Table) -> bool:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer import Appended
 from rft_data.buffer.appended import in_places
+from rft_data.buffer.row_numbers import ascending
 from rft_data.buffer.validation import Refused, conform, encode
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import StalledError
@@ -162,13 +162,14 @@ class HubClient:
 
     def take(self, seqs: Sequence[int], *, deadline_s: float = DEADLINE_S) -> pa.Table:
         """`Buffer.take`; a row that is asked for twice crosses once."""
-        wanted, order = np.unique(np.asarray(seqs, np.int64), return_inverse=True)
+        wanted, order = ascending(seqs)
         numbers = wanted.tolist()
         found = [EXPERIENCES.empty_table()]
         for start in range(0, len(numbers), wire.MAX_REQUEST_ROWS):
             args = {"seqs": numbers[start : start + wire.MAX_REQUEST_ROWS]}
             found.append(self.connection.rows("take", args, deadline_s=deadline_s))
-        return pa.concat_tables(found).take(pa.array(order))
+        rows = pa.concat_tables(found)
+        return rows if order is None else rows.take(pa.array(order))
 
     def read(
         self,
