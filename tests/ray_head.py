@@ -5,7 +5,6 @@ Every node is processes of this machine, in a session of their own; only these a
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
@@ -155,7 +154,6 @@ def _listens(port: int) -> bool:
 def ray_head(cpus: float, grows_by: float = 0) -> Iterator[Head]:
     """A cluster of one node, ended after the block with all that joined it."""
     pytest.importorskip("aiohttp_cors", reason="Ray has no job server without its extra 'default'")
-    gc.collect()  # a handle of an earlier cluster's actor would release this one's actor of the same id
     folder = Path(tempfile.mkdtemp(prefix="rft-", dir="/tmp"))  # sockets need a short path
     head = Head(folder)
     try:

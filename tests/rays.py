@@ -6,7 +6,6 @@ were asked who comes next.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -23,7 +22,6 @@ def ray_of(**settings: Any) -> ModuleType:
     ray: ModuleType = pytest.importorskip("ray")
     if not (ray.is_initialized() and _started[-1:] == [settings]):
         ray.shutdown()
-        gc.collect()  # a handle of an earlier cluster's actor would release this one's actor of the same id
         ray.init(address="local", include_dashboard=False, **settings)
         _started.append(settings)
     return ray
