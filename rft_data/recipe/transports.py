@@ -27,9 +27,9 @@ def with_usual_way(tree: object) -> object:
     if not isinstance(explorer, dict) or not isinstance(place, dict) or place.get("use") != "ray":
         return tree
     engine = explorer.get("engine")
-    if (
-        not isinstance(engine, dict) or "transport" in engine or engine.get("use") == ENDPOINT
-    ):  # has no weights
+    if not isinstance(engine, dict) or "transport" in engine:
+        return tree
+    if engine.get("use") == ENDPOINT:  # it has no weights
         return tree
     return {**tree, "explorer": {**explorer, "engine": {**engine, "transport": {"use": AUTO}}}}
 
