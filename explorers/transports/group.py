@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.transports.arrival import Arrived, arrived_files, checked_manifest
+from explorers.transports.gpus import seen_gpus
 from explorers.transports.held import HeldFile, forget, held_source
 from rft_data.core.errors import EngineError, RecipeError, StalledError
 from rft_data.core.lookup import need
@@ -52,6 +53,11 @@ def answer_key(wait: str) -> str:
     return f"answer/{wait}"
 
 
+def gpus_key(asker: str) -> str:
+    """Where an explorer says which GPUs it sees, as a JSON list; only with NCCL."""
+    return f"gpus/{asker}"
+
+
 def asker(wait: str) -> str:
     """Who waits: the same for all waits of one explorer until it is started again."""
     return wait.partition("/")[0]
@@ -61,6 +67,8 @@ class Answer(TypedDict):
     """A sender's answer to a wait, as JSON."""
 
     group: str
+    backend: str
+    """Of this group: gloo or nccl."""
     rank: int
     size: int
     """Processes of the group."""
@@ -76,19 +84,22 @@ class Group:
     """The processes that one version is broadcast to. Rank 0 sends."""
 
     def __init__(
-        self, backend: str, store: dist.Store, name: str, rank: int, size: int, address: str
+        self, means: tuple[str, str], store: dist.Store, name: str, rank: int, size: int, address: str
     ) -> None:
         """Join it; returns when all have joined.
 
-        Args: backend: gloo or nccl. name: of the group, unique in the store. address: of this process.
+        Args: means: gloo or nccl, and torch's name of the device that sends or receives. name: of the group,
+            unique in the store. address: of this process.
         Raises: RuntimeError, of torch, if they have not within STEP_S.
         """
         import torch.distributed as dist
 
         inside = dist.PrefixStore(f"group/{name}", store)
         allowed = timedelta(seconds=STEP_S)
+        inside.set(f"here/{rank}", "")
+        inside.wait([f"here/{one}" for one in range(size)], allowed)  # NCCL itself waits without end
+        backend, self._device = means
         self._rank = rank
-        self._device = "cpu" if backend == "gloo" else _device(rank)
         self._group: Any
         if backend == "gloo":
             kind: Any = dist.ProcessGroupGloo  # torch's types leave its options out
@@ -97,6 +108,7 @@ class Group:
             options._timeout = allowed
             self._group = kind(inside, rank, size, options)
         else:
+            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # else a dead member ends this process
             wanted = dist.ProcessGroupNCCL.Options()
             wanted._timeout = allowed
             self._group = dist.ProcessGroupNCCL(inside, rank, size, wanted)
@@ -127,13 +139,6 @@ class Group:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         self._group.broadcast([tensor], options).wait()
-
-
-def _device(rank: int) -> str:
-    """An explorer's own GPU; of the GPUs that the run's process sees, the last, which no explorer has."""
-    import torch
-
-    return "cuda:0" if rank else f"cuda:{torch.cuda.device_count() - 1}"
 
 
 class GroupTransport:
@@ -197,6 +202,8 @@ class GroupTransport:
             if self._store is None:
                 allowed = timedelta(seconds=STEP_S)
                 self._store = dist.TCPStore(self._host, self._port, None, False, allowed)
+                if self._backend == "nccl":
+                    self._store.set(gpus_key(self._asker), json.dumps(seen_gpus()))
             store = self._store  # `close`, in another thread, lets go of it
             store.set(asked_key(self._explorer, ref.version), wait)
             while not store.check([answer_key(wait)]):
@@ -219,7 +226,8 @@ class GroupTransport:
     def _received(self, answer: Answer) -> dict[str, HeldFile]:
         address = own_address(self._host, self._port)
         place = (answer["group"], answer["rank"], answer["size"])
-        group = Group(self._backend, self._store, *place, address)
+        means = (answer["backend"], "cpu" if answer["backend"] == "gloo" else "cuda:0")
+        group = Group(means, self._store, *place, address)
         files: dict[str, HeldFile] = {}
         for name, size in answer["files"].items():
             files[name] = HeldFile(name, size)

@@ -21,8 +21,9 @@ import numpy as np
 import torch.distributed as dist
 
 from explorers.transports.arrival import is_needed
-from explorers.transports.group import LOOK_S, STEP_S, Group, answer_key, asked_key, asker
-from rft_data.core.errors import IntegrityError, RftError
+from explorers.transports.gpus import free_gpu, seen_gpus
+from explorers.transports.group import LOOK_S, STEP_S, Group, answer_key, asked_key, asker, gpus_key
+from rft_data.core.errors import EngineError, IntegrityError, RftError
 from rft_data.core.files import manifest_bytes, parse_manifest
 from rft_data.core.rows import WeightRef
 
@@ -35,8 +36,13 @@ _GATHER_S = 10.0
 class GroupSender:
     """Sends published folders: to one group at a time, and beside it to explorers by themselves."""
 
-    def __init__(self, backend: str, host: str, gather_s: float = _GATHER_S) -> None:
-        """Open the store at `host`, an address of this machine that the explorers can reach."""
+    def __init__(
+        self, backend: str, host: str, gather_s: float = _GATHER_S, *, or_gloo: bool = False
+    ) -> None:
+        """Open the store at `host`, an address of this machine that the explorers can reach.
+
+        Args: or_gloo: send by gloo when this process sees no GPU but the explorers'; else that is an error.
+        """
         listening = socket.create_server((host, 0))
         self.host, self.port = host, int(listening.getsockname()[1])
         self._store = dist.TCPStore(
@@ -49,6 +55,10 @@ class GroupSender:
             master_listen_fd=listening.detach(),
         )
         self._backend = backend
+        self._or_gloo = or_gloo
+        self._taken: set[str] = set()
+        """GPUs of explorers that have asked by now."""
+        self._told = False
         self._gather_s = gather_s
         self._wanted: dict[str, WeightRef] = {}
         """What each explorer was offered last and has not got."""
@@ -160,15 +170,16 @@ class GroupSender:
             content = manifest_bytes(directory)
             needed = [one for one in parse_manifest(content, directory)["files"] if is_needed(one)]
             files = {one: _mapped(directory / one) for one in needed}
+            means = self._means(store, waits)
         except (RftError, OSError) as err:
             _answer(store, waits, [{"error": str(err)} for _ in waits])
             return True
         size = 1 + len(waits)
-        common = {"group": group, "size": size, "manifest": content.decode()}
+        common = {"group": group, "backend": means[0], "size": size, "manifest": content.decode()}
         common["files"] = {one: len(data) for one, data in files.items()}
         _answer(store, waits, [{**common, "rank": rank} for rank in range(1, size)])
         try:
-            joined = Group(self._backend, store, group, 0, size, self.host)
+            joined = Group(means, store, group, 0, size, self.host)
             for data in files.values():
                 joined.broadcast(data)
             joined.leave()
@@ -178,6 +189,22 @@ class GroupSender:
         for wait in waits.values():
             store.delete_key(answer_key(wait))
         return True
+
+    def _means(self, store: dist.Store, waits: Mapping[str, str]) -> tuple[str, str]:
+        """Backend and device that send to these explorers. Raises: EngineError without a GPU for it."""
+        if self._backend == "gloo":
+            return "gloo", "cpu"
+        for wait in waits.values():
+            self._taken.update(json.loads(store.get(gpus_key(asker(wait)))))
+        if device := free_gpu(seen_gpus(), self._taken):
+            return "nccl", device
+        lack = f"the run's own process sends weights, and sees no GPU on {self.host} besides the explorers'"
+        if not self._or_gloo:
+            raise EngineError(f"{lack}; start the run on the trainer's node, or use 'gloo' or 'ray'")
+        if not self._told:
+            log.warning("%s: they go by 'gloo'", lack)
+            self._told = True
+        return "gloo", "cpu"
 
     def _served(self, ref: WeightRef, explorers: Mapping[str, str]) -> None:
         with self._changed:

@@ -1,7 +1,8 @@
-"""This machine on its network: its own address, and whether something listens at another."""
+"""This machine on its network: its own address, what listens at another, and whether Ray is encrypted."""
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
@@ -37,3 +38,8 @@ def check_listens(host: str, port: int, within_s: float) -> None:
     """See that something takes connections there. Raises: OSError."""
     with socket.create_connection((host, port), within_s):
         return
+
+
+def ray_is_encrypted() -> bool:
+    """Whether Ray was told to speak TLS between its nodes."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from types import ModuleType
 
 from rft_data.core.errors import BusyError, RftError
-from rft_data.core.network import check_listens
+from rft_data.core.network import check_listens, ray_is_encrypted
 from rft_data.core.roles import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Patience, RoleSetup
@@ -196,7 +196,7 @@ def _check_answers(address: str) -> None:
 
 
 def _in_clear(nodes: int) -> list[str]:
-    if nodes < 2 or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+    if nodes < 2 or ray_is_encrypted():
         return []
     return [
         f"Ray sends what it carries between its {nodes} nodes in clear, with the tokens of this run's roles; "

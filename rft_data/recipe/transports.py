@@ -1,12 +1,14 @@
 """Which ways of published weights to the engines fit a recipe's placement, and which one `auto` is.
 
-It looks at the recipe alone. What a way needs beside the run is started in `rft_data/run/transports.py`.
+It looks at the recipe, and at whether Ray is encrypted here. What a way needs beside the run is started in
+`rft_data/run/transports.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rft_data.core.network import ray_is_encrypted
 from rft_data.recipe.running import PlacementSection
 from rft_data.recipe.sections import ENDPOINT, EngineSection
 
@@ -62,8 +64,6 @@ def _of_processes(engine: EngineSection, place: PlacementSection) -> str:
 
 
 def _of_nccl(engine: EngineSection, place: PlacementSection) -> str:
-    if place.use == "ray":
-        return "which the run's own process sends, and as a Ray actor it has no GPU; use 'ray' or 'gloo'"
     if place.colocate:
         return (
             "which broadcasts between GPUs of their own, and with 'placement.colocate' trainer and explorer "
@@ -74,14 +74,18 @@ def _of_nccl(engine: EngineSection, place: PlacementSection) -> str:
         if count < 1:
             return (
                 f"which broadcasts between GPUs of their own, from the trainer's to the explorers', and "
-                f"'placement.{name}.gpus' is {count:g}; give both 1 or more, or use 'gloo' or 'shm'"
+                f"'placement.{name}.gpus' is {count:g}; give both 1 or more, or use 'gloo' or "
+                f"'{'ray' if place.use == 'ray' else 'shm'}'"
             )
     return _of_processes(engine, place)
 
 
 def _of_ipc(engine: EngineSection, place: PlacementSection) -> str:
     if place.use == "ray":
-        return "which the run's own process sends, and as a Ray actor it has no GPU; use 'ray' or 'gloo'"
+        return (
+            "which hands over memory inside one GPU, and on Ray no explorer shares a GPU with the trainer or "
+            "the run ('placement.colocate' is for 'local'); use 'nccl', 'ray' or 'gloo'"
+        )
     together = place.explorers.gpus * place.explorers.most
     if not 0 < together <= 1:
         return (
@@ -98,7 +102,7 @@ def _suggested(engine: EngineSection, place: PlacementSection) -> tuple[str, str
     if place.use == "inline":
         return "directory", "explorers and trainer are one process"
     if place.use == "ray":
-        return "ray", "explorers may be on nodes that do not see the run's folder"
+        return _suggested_on_ray(engine, place)
     if place.explorers.gpus and not _of_nccl(engine, place):
         return "nccl", "explorers and trainer have GPUs of their own on one machine"
     if not _of_ipc(engine, place):
@@ -107,6 +111,17 @@ def _suggested(engine: EngineSection, place: PlacementSection) -> tuple[str, str
             "trainer and explorers share one GPU" if place.colocate else "all explorers share one GPU",
         )
     return "shm", "explorers are processes of one machine"
+
+
+def _suggested_on_ray(engine: EngineSection, place: PlacementSection) -> tuple[str, str]:
+    if _of_nccl(engine, place):
+        return "ray", "explorers may be on nodes that do not see the run's folder"
+    if ray_is_encrypted():
+        return "ray", "Ray is encrypted here (RAY_USE_TLS), and 'nccl', between GPUs, is not"
+    return "nccl", (
+        "explorers and trainer have GPUs of their own; it is sent from the run's node, or by 'gloo' if that "
+        "has no GPU but the explorers'"
+    )
 
 
 _RULES: Mapping[str, Callable[[EngineSection, PlacementSection], str]] = {

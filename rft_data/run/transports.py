@@ -34,6 +34,8 @@ class Way:
     """Reason for the choice, and who made it."""
     name: str
     """Name of what is started for it, unique among runs and their attempts."""
+    chosen: bool = False
+    """Whether the placement suggested it: then `nccl` may give way to `gloo`, and the recipe's may not."""
 
     def as_json(self) -> dict[str, str]:
         """For the run's summary."""
@@ -51,7 +53,8 @@ class Sending(WeightSender, Protocol):
 def chosen_way(engine: EngineSection, place: PlacementSection, run_id: str, attempt: int) -> Way:
     """The way that a recipe names, or with `auto` the one that fits its placement."""
     use, why = named_way(engine, place)
-    return Way(use, why, f"weights-{run_id}-{attempt}")
+    chosen = engine.transport.use != use
+    return Way(use, why, f"weights-{run_id}-{attempt}", chosen)
 
 
 def make_sender(way: Way, host: Callable[[], str]) -> Sending | None:
@@ -66,7 +69,7 @@ def make_sender(way: Way, host: Callable[[], str]) -> Sending | None:
         return RaySending(kind(way.name), way.name)
     if way.use == "ipc":
         return TransferSending(kind, way.use, host())
-    return GroupSending(kind(way.use, host()))
+    return GroupSending(kind(way.use, host(), or_gloo=way.chosen))
 
 
 def with_sender(spec: RoleSpec, sending: Sending | None) -> RoleSpec:

@@ -39,7 +39,10 @@ def gpus(each: int) -> dict[str, Any]:
         ("nccl", ["placement.use=local", OWN_GPUS[0]], "'placement.trainer.gpus' is 0; give both 1 or more"),
         ("nccl", ["placement.use=local", *OWN_GPUS], ""),
         ("nccl", [*IN_TURNS, "sync={every: 1, max_staleness: 0}"], "with 'placement.colocate' .* share them"),
-        ("nccl", ["placement.use=ray", *OWN_GPUS], "as a Ray actor it has no GPU; use 'ray' or 'gloo'"),
+        ("nccl", ["placement.use=ray", *OWN_GPUS], ""),
+        ("nccl", ["placement.use=ray", OWN_GPUS[0]], "'placement.trainer.gpus' is 0; .* use 'gloo' or 'ray'"),
+        ("nccl", ["placement.use=ray", *OWN_GPUS, *ROUTED], "one engine per explorer"),
+        ("ipc", ["placement.use=ray", *ONE_GPU], "on Ray no explorer shares a GPU .* use 'nccl', 'ray' or"),
         ("ipc", ["placement.use=local"], "memory of one GPU .* asks for 0 in all"),
         ("ipc", ["placement.use=local", *ONE_GPU], ""),
         ("ipc", ["placement.use=local", ONE_GPU[0]], "only the engine 'vllm' takes, found 'transformers'"),
@@ -62,7 +65,10 @@ def test_way_that_the_placement_cannot_go_is_refused(
         ({"use": "inline"}, "transformers", "directory"),
         ({"use": "local"}, "transformers", "shm"),
         ({"use": "ray"}, "vllm", "ray"),
-        ({"use": "ray", "explorers": {"gpus": 1}, "trainer": {"gpus": 1}}, "vllm", "ray"),
+        ({"use": "ray", **gpus(1)}, "vllm", "nccl"),
+        ({"use": "ray", **gpus(2)}, "vllm", "nccl"),
+        ({"use": "ray", "explorers": {"gpus": 1}}, "vllm", "ray"),
+        ({"use": "ray", "explorers": {"count": 2, "gpus": 0.5}, "trainer": {"gpus": 1}}, "vllm", "ray"),
         ({"use": "local", "explorers": {"gpus": 1}, "trainer": {"gpus": 1}}, "transformers", "nccl"),
         ({"use": "local", "explorers": {"count": 2, "gpus": 0.5}}, "vllm", "ipc"),
         ({"use": "local", "explorers": {"count": 2, "gpus": 0.5}}, "transformers", "shm"),
@@ -88,6 +94,18 @@ def test_default_is_the_folder_where_all_see_it_and_auto_with_ray(
     assert found == use
     said = [line for line in explain(file, change) if line.startswith("# weights reach")]
     assert said == ([] if place == "inline" else [f"# weights reach the explorers by '{use}': {why}"])
+
+
+def test_auto_between_gpus_on_ray_says_from_where_and_stays_encrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, change = write_recipe(tmp_path), ["placement.use=ray", *OWN_GPUS]
+    [said] = [line for line in explain(file, change) if line.startswith("# weights reach")]
+    assert "by 'nccl': explorers and trainer have GPUs of their own; it is sent from the run's node" in said
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    [said] = [line for line in explain(file, change) if line.startswith("# weights reach")]
+    assert "by 'ray': Ray is encrypted here (RAY_USE_TLS)" in said
+    load_recipe(file, [*change, "explorer.engine.transport.use=nccl"])
 
 
 def test_an_endpoint_on_ray_is_given_no_transport_which_it_would_refuse() -> None:
