@@ -78,7 +78,8 @@ with HubClient(sys.argv[1], sys.argv[2]) as client:
     (model / "config.json").write_text("changed")
     files.fetch(model)
     print("mended", (model / "config.json").read_text())
-    Path(".model.copied").unlink()
+    model.unlink()
+    model.mkdir()
     (model / "config.json").write_text("the user's own")
     try:
         files.fetch(model)

@@ -27,6 +27,7 @@ from rft_data.core.protocols import BufferClient
 from rft_data.core.reader import BufferReader
 from rft_data.placement.hub.connection import Connection
 from rft_data.placement.hub.file_parts import PART, PART_BYTES
+from rft_data.placement.hub.model_copies import COPIES, ModelCopy, leads_to_copy
 from rft_data.placement.hub.run_files import Listing, files_below, plain_name
 
 _DEADLINE_S = 600.0
@@ -75,32 +76,53 @@ class CopiedFiles:
 
     shared = False
 
-    def __init__(self, connection: Connection) -> None:
-        """`connection`: to the run's hub."""
+    def __init__(self, connection: Connection, run: Path) -> None:
+        """`connection`: to the run's hub. `run`: the run's folder."""
         self._connection = connection
+        self._run = run
         self._sent: list[Path] = []
 
     def fetch(self, folder: Path) -> None:
         """Copy it, once per node: other roles of the node wait and use the copy.
 
-        Files that came whole before a copy was interrupted are not sent again.
+        Files that came whole before a copy was interrupted are not sent again, nor those that another copy
+        of a model has.
         """
         theirs = self._listing(folder)
         if not theirs:
             raise MissingFileError(f"the run has no files in {folder}; is it the run's own folder?")
-        with _one_at_a_time(folder) as copied:
+        if self._run in folder.parents:
+            self._fetch_own(folder, theirs)
+        else:
+            self._fetch_model(folder, theirs)
+
+    def _fetch_own(self, folder: Path, theirs: Listing) -> None:
+        """A folder of the run is written once: the copy is the folder."""
+        copied = folder.with_name(f".{folder.name}.copied")
+        with _one_at_a_time(folder, folder.with_name(f".{folder.name}.lock")):
             if _listed(folder) == theirs:
                 return
-            if folder.exists() and not copied.exists():
-                raise ConflictError(
-                    f"{folder} on this node holds other files than on the run's node, and was not copied "
-                    "from there; move one of them, so that paths mean the same everywhere."
-                )
+            _check_copied(folder, copied)
             shutil.rmtree(folder, ignore_errors=True)
             draft = folder.with_name(f".copy-{folder.name}")
             self._complete(draft, folder, theirs)
             copied.touch()
             draft.rename(folder)
+
+    def _fetch_model(self, folder: Path, theirs: Listing) -> None:
+        """A model may be changed between two runs, or be another one for another run."""
+        copied = folder.with_name(f".{folder.name}.copied")  # by a release that kept no copies by content
+        with _one_at_a_time(folder, folder.with_name(f"{COPIES}.lock")):
+            copy, before = ModelCopy(folder, theirs), None
+            if folder.exists() and not leads_to_copy(folder):
+                if not copied.exists() and _listed(folder) == theirs:
+                    return
+                _check_copied(folder, copied)
+                before = folder
+            if not copy.there():
+                copy.make(lambda draft: self._complete(draft, folder, theirs), before)
+            copy.use()
+            copied.unlink(missing_ok=True)
 
     def _complete(self, draft: Path, folder: Path, theirs: Listing) -> None:
         """Copy what a copy of the folder lacks, which may have been interrupted. Raises: IntegrityError."""
@@ -167,7 +189,7 @@ def node_files(buffer: BufferClient | BufferReader | None) -> NodeFiles:
         seen = Path(mark).read_text() == text
     except OSError:
         seen = False
-    return SharedFiles() if seen else CopiedFiles(buffer.connection)
+    return SharedFiles() if seen else CopiedFiles(buffer.connection, Path(mark).parent)
 
 
 def _as_listing(found: dict[str, list[object]]) -> Listing:
@@ -178,16 +200,24 @@ def _listed(folder: Path) -> Listing:
     return {name: (path.stat().st_size, file_digest(path)) for name, path in files_below(folder)}
 
 
+def _check_copied(folder: Path, copied: Path) -> None:
+    """Raises: ConflictError for a folder that did not come from the run's node."""
+    if folder.exists() and not copied.exists():
+        raise ConflictError(
+            f"{folder} on this node holds other files than on the run's node, and was not copied from there; "
+            "move one of them, so that paths mean the same everywhere."
+        )
+
+
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[Path]:
-    """Keep the other processes of this node from copying the folder; yields the mark of copied folders.
+def _one_at_a_time(folder: Path, path: Path) -> Iterator[None]:
+    """Keep the other processes of this node from copying the folder, by a lock at `path`.
 
     Raises: MissingFileError when this process may not write there; StalledError when another one copies for
         longer than _COPY_DEADLINE_S.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        path = folder.with_name(f".{folder.name}.lock")
         lock = PlainLock(path, alone=True, patience_s=_COPY_DEADLINE_S)
     except BusyError as err:
         raise StalledError(
@@ -200,4 +230,4 @@ def _one_at_a_time(folder: Path) -> Iterator[Path]:
             "files under the paths that they have on the run's node: use one that may be written everywhere."
         ) from err
     with lock:
-        yield folder.with_name(f".{folder.name}.copied")
+        yield

@@ -21,6 +21,9 @@ from rft_data.placement.hub.node_files import CopiedFiles, SharedFiles, node_fil
 from rft_data.placement.hub.run_files import RunFiles, RunFolders, files_below
 from rft_data.run.seen_by_hub import hub_copy
 
+NO_RUN = Path("/no/run")
+"""Of a run whose folders no test copies: what is copied counts as a model."""
+
 
 @pytest.fixture
 def folders(tmp_path: Path) -> RunFolders:
@@ -82,7 +85,7 @@ def test_copies_of_a_hub_stay_in_their_folder(
 
     monkeypatch.setattr(RunFiles, "_listing", listed)
     with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
-        copies = CopiedFiles(client.connection)
+        copies = CopiedFiles(client.connection, NO_RUN)
         with pytest.raises(TokenError, match="no name of a file in a folder"):
             copies.fetch(folders.models[0])
 
@@ -96,9 +99,9 @@ def test_a_copy_waits_for_another_process_and_not_for_ever_nor_through_a_link(
     monkeypatch.setattr(RunFiles, "_listing", listed)
     monkeypatch.setattr("rft_data.placement.hub.node_files._COPY_DEADLINE_S", 0.05)
     folder = folders.models[0]
-    lock = folder.with_name(f".{folder.name}.lock")
+    lock = folder.with_name(".copies.lock")
     with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
-        copies = CopiedFiles(client.connection)
+        copies = CopiedFiles(client.connection, NO_RUN)
         with (
             PlainLock(lock, alone=True, patience_s=0.0),
             pytest.raises(StalledError, match=r"has copied .* for more than"),
@@ -137,12 +140,12 @@ def test_a_copy_that_was_interrupted_goes_on_with_the_files_it_lacks(
         (theirs / name).write_text(name * 9)
     with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
         node = OtherNode(client.connection, theirs)
-        copies = CopiedFiles(cast("Connection", node))
+        copies = CopiedFiles(cast("Connection", node), NO_RUN)
         names = [name for name, _ in files_below(theirs)]
         node.cut_at = len(names) - 2
         with pytest.raises(StalledError):
             copies.fetch(ours)
-        draft = ours.with_name(".copy-model")
+        [draft] = ours.with_name(".copies").glob(".draft-*")
         (draft / names[0]).write_text("damaged since")
         (draft / "of another model").touch()
         node.asked, node.cut_at = [], 99
