@@ -94,7 +94,10 @@ class RayResources:
             _group_module().remove_placement_group(group)
 
     def drained(self) -> set[str]:
-        """Roles whose node is to be taken away."""
+        """Roles whose node is to be taken away.
+
+        Ray 2.60 has no public call for this; its own Train and Data ask the same private one.
+        """
         going = _ray()._private.state.state.get_draining_nodes()
         if not going:
             return set()

@@ -15,6 +15,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError, StalledError, Stopped
 from rft_data.core.roles import RoleSpec
+from rft_data.loop import extras
 from rft_data.placement.calls import Patience
 from rft_data.placement.hub.access import HubAccess
 from rft_data.placement.hub.server import HubServer
@@ -189,6 +190,57 @@ def test_a_cluster_is_waited_for_and_a_node_that_is_lost_costs_its_groups_only(
         house.loop.run()
     groups = house.buffer.read("groups").to_pylist()
     assert {row["error"] for row in groups if row["outcome"] == "cancelled"} == {"its explorer died"}
+    house.steps = house.loop.step
+    house.check()
+    house.close()
+
+
+@ALONE
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("apart")
+def test_a_node_that_is_drained_costs_its_groups_only(
+    tmp_path: Path, head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One explorer joins there; there is no room for a second one, which is asked for all the time."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(extras, "LEAVE_S", 1.0)
+    caplog.set_level("INFO", logger="rft_data.loop.extras")
+    made: list[RayPlacement] = []
+
+    def placed(buffer: Buffer, hub: HubServer) -> RayPlacement:
+        patience = Patience(close_s=5.0)
+        made.append(RayPlacement("drained", HubAccess(hub.address, hub.token), {}, patience, head.address))
+        return made[0]
+
+    house = WholeRun(tmp_path, 0, staleness=2, groups=2, steps=10_000, placed=placed, extras=2)
+    node: list[subprocess.Popen[bytes]] = []
+    drained: list[str] = []
+
+    def stop_requested() -> bool:
+        """A node comes, is drained while an explorer plays on it, and ends; two steps later the run stops."""
+        joined = [one for one in house.loop.exploring.fleet.members if one.extra]
+        if not node:
+            assert not made[0].drained()
+            node.append(head.join("third", cpus=1))
+        elif not drained and joined and joined[0].load:
+            ids = [one["NodeID"] for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU") == 1]
+            head.drain(*ids)
+            assert made[0].drained() == {joined[0].role.name}
+            drained.append(joined[0].role.name)
+        elif drained and not joined and node[0].poll() is None:
+            kill_node(node[0])
+            house.steps = house.loop.step + 2
+        return bool(drained) and node[0].poll() is not None and house.loop.step >= house.steps
+
+    house.loop.stop_requested = stop_requested
+    with pytest.raises(Stopped, match="stopped at step"):
+        house.loop.run()
+    assert caplog.text.count("leaves the run, its node is to be taken away (") == 1
+    groups = house.buffer.read("groups").to_pylist()
+    lost = [row["error"] for row in groups if row["outcome"] == "cancelled"]
+    assert set(lost) == {"its explorer left"}
+    assert len(lost) <= len(groups) // 2
     house.steps = house.loop.step
     house.check()
     house.close()
