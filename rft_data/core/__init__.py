@@ -1,1 +1,1 @@
-"""What all other packages use: errors, rows, schemas, digests, protocols, files and child processes."""
+"""The words of all other packages: errors, rows, schemas, digests, protocols, files and child processes."""

@@ -13,7 +13,7 @@ _WORD = 8
 
 
 class Arm(StrEnum):
-    """Which weights serve a trajectory."""
+    """The choice of the weights that serve a trajectory."""
 
     OLD = "old"
     """Weights some publications behind the newest: those of the pinned explorer."""

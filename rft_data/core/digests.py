@@ -34,7 +34,7 @@ TRAINED = (
 """The columns of a leased row that a gradient step may depend on; they have their own half of the digest."""
 
 ROLLOUT = ("member", "turn")
-"""Which rows of a group are one rollout, and their order."""
+"""Columns that tell the rollouts of a group apart, and order their rows."""
 
 _REST = tuple(name for name in EXPERIENCES.names if name not in UNDIGESTED and name not in TRAINED)
 _HEAD = np.dtype([("column", "<u8"), ("size", "<u8")])

@@ -37,7 +37,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine returns for one prompt."""
+    """The answer of an engine to one prompt."""
 
     token_ids: Sequence[int]
     """Sampled ids, the end-of-sequence token included."""
@@ -46,7 +46,7 @@ class Completion:
     finish_reason: str
     """A `FinishReason`, or another word of the engine."""
     version_spans: Sequence[VersionSpan]
-    """Which policy version sampled which ids; indices into `token_ids`."""
+    """The policy version that sampled each span of ids; indices into `token_ids`."""
     prompt_ids: Sequence[int] | None = None
     """The prompt as the model saw it, where images took places in it; None: as it was given."""
     processor: str = ""
@@ -55,7 +55,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
-    """What a chat engine answers: an assistant's message, of which no token is known."""
+    """The answer of a chat engine: an assistant's message, of which no token is known."""
 
     message: Message
     """The message as rows store it: role, content, and where there are any, reasoning_content and tool_calls

@@ -27,7 +27,7 @@ class Failpoint:
 
     pattern: str
     at: int
-    """Which pass fails, 1-based."""
+    """The pass that fails, 1-based."""
     action: str
     passes: int = 0
 

@@ -1,4 +1,4 @@
-"""Which prompts are held out: by a hash of what is asked, so a question is held out everywhere or nowhere."""
+"""The choice of held-out prompts: by a hash of the question, so it is held out everywhere or nowhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INSTRUCTIONS = ("system", "developer")
 
 
 def prompt_share(prompt: Sequence[Message]) -> float:
-    """Where the hash of a prompt falls in [0, 1); the prompt is held out below the taskset's `heldout`.
+    """The hash of a prompt in [0, 1); the prompt is held out below the taskset's `heldout`.
 
     System messages do not count. A question is the same whether it is given as text or as one user message.
     """

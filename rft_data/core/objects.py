@@ -17,10 +17,10 @@ asks 4 times, within a second if connections are refused."""
 _REFUSED = re.compile(
     r"\b40[13] (?:Forbidden|Unauthorized)|\bstatus: 40[13]\b|lacked the necessary privileges"
 )
-"""What Lance's client says, in three ways, of credentials that the store does not take."""
+"""Three messages of Lance's client about credentials that the store does not take."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _CAUSES = (_CODE, re.compile(r'\b(?:message|error): "([^"]+)"'), re.compile(r"HTTP error: ([^,]+),"))
-"""Where Lance's client says what happened: the store's word, the operating system's, or its own."""
+"""The cause in a message of Lance's client: the store's, the operating system's, or its own words."""
 _ASKED = re.compile(r"(?:Some\(|performing [A-Z]+ )https?://(?:[^@/\s]*@)?([^/\s?)]+)")
 """The machine that it asked."""
 _LONGEST = 200
@@ -100,7 +100,7 @@ def reached(url: str) -> Iterator[None]:
 
 
 def _cause(said: str) -> str:
-    """What failed, in a few words: Lance's client writes its whole state into an error."""
+    """The failure in a few words: Lance's client writes its whole state into an error."""
     found = next((match[1] for one in _CAUSES if (match := one.search(said))), None)
     words = found or shorten(said.partition("\n")[0], _LONGEST, placeholder=" ...")
     asked = _ASKED.search(said)

@@ -23,7 +23,7 @@ class RoleSpec:
     cpus: float = 1.0
     gpus: float = 0.0
     hub_role: HubRole = HubRole.READER
-    """What it may do at the run's hub, in a process of its own."""
+    """Its rights at the run's hub, in a process of its own."""
     gpu_group: str = ""
     """Roles of one group use the same GPUs in turns; empty: its own."""
     beside: int = 0
@@ -81,7 +81,7 @@ class Role(Protocol):
 
 
 class Placement(Protocol):
-    """Where roles run; also an `ElasticPlacement` if roles may come and go during a run."""
+    """The place in which roles run; also an `ElasticPlacement` if roles may come and go during a run."""
 
     @property
     def overlaps(self) -> bool:

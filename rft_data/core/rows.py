@@ -126,7 +126,7 @@ class Experience:
     """None until it is known (delayed or unscored)."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     unscored_reason: str | None = None
-    """Why the reward could not be computed; None when it was, or is still to come."""
+    """The reason that the reward could not be computed; None when it was, or is still to come."""
     teacher_logprobs: Sequence[float] | None = None
     """T values, a teacher's logprobs (nats) of `token_ids`; None without a teacher."""
     environment: str | None = None

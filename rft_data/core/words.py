@@ -28,7 +28,7 @@ def member(words: type[Word], text: str) -> Word:
 
 
 class Split(StrEnum):
-    """What a task may be used for."""
+    """The use of a task."""
 
     TRAIN = "train"
     """May be explored and trained on."""
@@ -37,7 +37,7 @@ class Split(StrEnum):
 
 
 class RowSource(StrEnum):
-    """Where an experience came from."""
+    """The origin of an experience."""
 
     ROLLOUT = "rollout"
     """An explorer of a run sampled it."""
@@ -95,7 +95,7 @@ ids, no logprobs and no policy version."""
 
 
 class PairSource(StrEnum):
-    """Where a preference pair came from."""
+    """The origin of a preference pair."""
 
     IMPORT = "import"
     """Read from files that another program wrote."""
@@ -106,7 +106,7 @@ class PairSource(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why sampling ended. Engines and files may bring other words, which are kept as they came."""
+    """The reason that sampling ended. Engines and files may bring other words, which are kept as they are."""
 
     STOP = "stop"
     """A stop token or a stop string was sampled."""
@@ -185,7 +185,7 @@ ADMITTED: Final = "admitted"
 
 
 class UnscoredCause(StrEnum):
-    """Why a rollout has no reward. Only `reward` says anything about the task; none about the model."""
+    """The cause of a missing reward. Only `reward` says anything about the task; none about the model."""
 
     REWARD = "reward"
     """The reward cannot judge this task, or its own code failed: asking again would change nothing."""
@@ -217,7 +217,7 @@ class Verdict(StrEnum):
 
 
 class BurnCause(StrEnum):
-    """Why what a rollout cost was for nothing: parts of the metrics `burned_tokens` and `burned_s`."""
+    """The cause of a rollout's wasted cost: parts of the metrics `burned_tokens` and `burned_s`."""
 
     CANCELLED = "cancelled"
     """It was not finished when its group was complete, had failed or was given up."""
@@ -266,7 +266,7 @@ class LeaseState(StrEnum):
 
 
 class RolloutEnd(StrEnum):
-    """Why a rollout of many turns ended; key `end` of its rows' metadata."""
+    """The reason that a rollout of many turns ended; key `end` of its rows' metadata."""
 
     FINISHED = "finished"
     """The model gave its last answer, the environment was over, or the function returned."""
@@ -281,7 +281,7 @@ class RolloutEnd(StrEnum):
 
 
 class ToolFailure(StrEnum):
-    """Why a tool call gave no value; keys of `tool_failures` in the rows' metadata."""
+    """The reason that a tool call gave no value; keys of `tool_failures` in the rows' metadata."""
 
     UNKNOWN = "unknown"
     """No tool has its name."""
@@ -297,7 +297,7 @@ class ToolFailure(StrEnum):
 
 
 class SandboxKind(StrEnum):
-    """What keeps a program that a model wrote from the machine it runs on."""
+    """The barrier between a program that a model wrote and the machine it runs on."""
 
     BUBBLEWRAP = "bubblewrap"
     """Namespaces of its own, through the command `bwrap`."""
@@ -340,7 +340,7 @@ class Health(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a run is for; the key `mode` of its recipe."""
+    """The purpose of a run; the key `mode` of its recipe."""
 
     ONLINE = "online"
     """Explores and trains."""
@@ -378,7 +378,7 @@ class RunState(StrEnum):
 
 
 class StopRequest(StrEnum):
-    """What a run is asked to do."""
+    """A request to a run."""
 
     DRAIN = "drain"
     """Finish the work in flight, write a checkpoint, end."""
@@ -415,7 +415,7 @@ class RunMilestone(StrEnum):
 
 
 class HubRole(StrEnum):
-    """What a client of a hub may do; its token says it. `placement/hub/access.py` has the calls of each."""
+    """The rights of a hub's client; its token says them. `placement/hub/access.py` has the calls of each."""
 
     OWNER = "owner"
     """Everything: the run itself, and who has its secret."""
@@ -434,7 +434,7 @@ class HubRole(StrEnum):
 
 
 class MetricRole(StrEnum):
-    """What a number of the `metrics` table is about. The roles of an explorer fleet begin with `explorer`."""
+    """The subject of a number in `metrics`. The roles of an explorer fleet begin with `explorer`."""
 
     TRAINER = "trainer"
     """The trainer's step."""
@@ -455,7 +455,7 @@ class MetricRole(StrEnum):
 
 
 SwapMode: TypeAlias = Literal["drain", "continue", "recompute"]
-"""What happens to requests in flight when an engine loads new weights."""
+"""The fate of requests in flight when an engine loads new weights."""
 OldLogprobs: TypeAlias = Literal["rollout", "recompute"]
 """The old policy of a ratio: the one that sampled, or the weights before the step."""
 Importance: TypeAlias = Literal["none", "token_truncated", "sequence_truncated", "masked"]

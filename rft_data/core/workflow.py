@@ -17,7 +17,7 @@ class Unscored:
     """A reward that could not be computed; never confused with a reward of zero."""
 
     reason: str
-    """Why; empty when it comes later, as feedback."""
+    """The reason; empty when the reward comes later, as feedback."""
     cause: UnscoredCause = UnscoredCause.REWARD
     """Kind of the failure. A failure of the world around the model is tried again."""
 

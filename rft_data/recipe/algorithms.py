@@ -49,7 +49,7 @@ class Algorithm:
     least_group: int = 2
     """Smallest group that gives anything to learn from."""
     needs: frozenset[str] = frozenset()
-    """What the recipe must have besides: `teacher` (the stage's), `experts`."""
+    """Further keys that the recipe must have: `teacher` (the stage's), `experts`."""
 
 
 _GRPO: Operators = [{"grpo_advantage_mapper": {}}]

@@ -47,7 +47,7 @@ class _Comparison:
     right: dict[Loc, object]
 
     def of_nodes(self, key: str, left: Any, right: Any, at: Loc, other: Loc) -> Iterator[Difference]:
-        """What differs below a key. Args: at, other: its places in the left recipe and in the right one."""
+        """The differences below a key. Args: at, other: its places in the left and the right recipe."""
         if type(left) is not type(right) or not (_has_more(left) and _has_more(right)):
             sides = (("left", left, at, self.left), ("right", right, other, self.right))
             yield from self._of_values(key, *sides)
@@ -104,7 +104,7 @@ def _entries(left: Sequence[object], right: Sequence[object]) -> Iterator[tuple[
 
 
 def _entry_names(entries: Sequence[object]) -> list[str] | None:
-    """What names each entry, counted where it is not the only one of its name; None where one has no name."""
+    """The name of each entry, counted where others have the same; None where one has no name."""
     names = [_name(one) for one in entries]
     seen: Counter[str | None] = Counter()
     found = []

@@ -99,7 +99,7 @@ def _weights(recipe: Recipe) -> Iterator[str]:
 
 
 class _Origins:
-    """What set each value of a recipe."""
+    """The origin of each value of a recipe."""
 
     def __init__(self, recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
         layers = read_layers(path, overrides)

@@ -1,4 +1,4 @@
-"""What a recipe needs beside the core packages, all of it at once."""
+"""The extras that a recipe needs beside the core packages, all of them at once."""
 
 from __future__ import annotations
 

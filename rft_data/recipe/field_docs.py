@@ -1,4 +1,4 @@
-"""What the docstrings under a section's fields say, read from its source."""
+"""The docstrings under a section's fields, read from its source."""
 
 from __future__ import annotations
 

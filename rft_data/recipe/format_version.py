@@ -11,7 +11,7 @@ KEY = "recipe"
 
 
 def version_problem(found: object) -> Problem | None:
-    """What is wrong with a recipe's format; None for one that is read here."""
+    """The mistake in a recipe's format; None for one that is read here."""
     if found == FORMAT and not isinstance(found, bool):
         return None
     message = f"found {found!r}; {FORMAT} is the only format that there has been: write recipe: {FORMAT}"

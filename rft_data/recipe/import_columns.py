@@ -18,7 +18,7 @@ from rft_data.exchange.formats.trl import COMPLETION, UNPAIRED
 from rft_data.tasks.columns import answer_text, is_template, prompt_messages, template_fields, value_at
 
 WANTED = "'prompt' and 'completion' for answers, 'prompt', 'chosen' and 'rejected' for preference pairs"
-"""What an import may name, as messages say it."""
+"""The columns that an import may name, as messages say it."""
 
 
 @dataclass(frozen=True, slots=True)

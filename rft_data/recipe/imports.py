@@ -72,7 +72,7 @@ class Import(Section):
 
     @property
     def key(self) -> str:
-        """Which of the two is given."""
+        """The one of the two that is given."""
         return "path" if self.source is None else "source"
 
     @field_validator("format")

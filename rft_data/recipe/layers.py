@@ -139,7 +139,7 @@ class _Layers:
                 into[str(key)] = self._put(into.get(str(key)), value, here, at)
 
     def _put(self, before: object, value: Any, loc: Loc, at: Origin) -> object:
-        """What `value`, written over `before`, comes to."""
+        """The result of writing `value` over `before`."""
         if isinstance(value, dict):
             if isinstance(before, list) and value and all(_is_number(key) for key in value):
                 self._entries(before, value, loc, at)
@@ -267,12 +267,12 @@ def _parsed(path: Path) -> Any:
 
 @lru_cache(maxsize=32)
 def _tree(text: str, place: str) -> object:
-    """What a file says, parsed once: a command reads a recipe several times. Merging copies it."""
+    """The content of a file, parsed once: a command reads a recipe several times. Merging copies it."""
     return parse_yaml(text, place, keep_lines=True)
 
 
 def _origin(file: Path | None, lines: Any, key: object, around: Origin | None = None) -> Origin:
-    """Where a key of ruamel's map, or an entry of its list, is written; what `<<` merged has no line."""
+    """The line of a key of ruamel's map, or of an entry of its list; what `<<` merged has none."""
     is_map = isinstance(lines, dict)
     try:
         line, column = lines.lc.key(key) if is_map else lines.lc.item(key)

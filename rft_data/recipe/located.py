@@ -1,4 +1,4 @@
-"""What Pydantic says of a recipe, as mistakes with their places in its tree."""
+"""Pydantic's errors about a recipe, as mistakes with their places in its tree."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _named_first(tree: object, message: str) -> Loc:
 
 
 def _refused(tree: object, loc: Loc) -> str:
-    """Why a kind of source has no such key; empty for other keys and sections."""
+    """The reason that a kind of source has no such key; empty for other keys and sections."""
     if "source" not in loc[:-1]:
         return ""
     source = _at(tree, loc[:-1])

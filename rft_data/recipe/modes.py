@@ -87,7 +87,7 @@ class TrainRecipe(RunRecipe):
     experience_ops: Operators
     """The same list as in the run that explored; only what this list judged is trained on."""
     sampler: Sampler = Component(use="fifo")
-    """Which stored groups train next; see docs/sampler.md."""
+    """The choice of the stored groups that train next; see docs/sampler.md."""
     monitor: Monitor = Field(default_factory=Monitor)
     """Trackers and the Prometheus endpoint; the default writes TensorBoard files."""
     stages: list[RlStage] = Field(min_length=1, max_length=1)
@@ -248,7 +248,7 @@ class DataRecipe(TasksRecipe):
     reward: list[RewardComponent] = Field(default_factory=list)
     """Components of the reward that scores them; their weighted sum is stored. Needed with `rollouts`."""
     placement: DataPlace = Field(default_factory=DataPlace, exclude_if=lambda given: given == DataPlace())
-    """Where `task_ops` run; the default is this process."""
+    """The place of `task_ops`; the default is this process."""
 
     @model_validator(mode="after")
     def _coherent(self) -> DataRecipe:

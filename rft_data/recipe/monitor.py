@@ -15,7 +15,7 @@ def _known_tracker(name: str) -> str:
 
 
 class Monitor(Section):
-    """Who is told the run's numbers beside the buffer's `metrics` table."""
+    """Trackers that get the run's numbers beside the buffer's `metrics` table."""
 
     trackers: list[Annotated[str, AfterValidator(_known_tracker)]] = Field(
         default_factory=lambda: ["tensorboard"]

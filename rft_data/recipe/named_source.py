@@ -20,7 +20,7 @@ _ENVIRONMENT = "verifiers:"
 _GENERATED_SIZE = 200
 """Tasks that are looked at of a generator, which makes as many as are asked for."""
 _TASKS = "tasks.lance"
-"""What the folder of a buffer has, and that of a dataset has not."""
+"""Names in the folder of a buffer that the folder of a dataset does not have."""
 
 
 def stored_source(text: str) -> tuple[Path, str] | None:
@@ -51,7 +51,7 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
 
 
 def named_rows(text: str) -> Source:
-    """What a person named, opened: a file, a folder, a dataset of a hub, or a function.
+    """The source that a person named, opened: a file, a folder, a dataset of a hub, or a function.
 
     Raises: what `open_named` and `function_source` raise.
     """

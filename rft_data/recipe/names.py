@@ -38,7 +38,7 @@ TRUNCATING = ("top_p", "top_k", "min_p")
 """Ways of sampling that cut the distribution off."""
 
 _REGISTERED = re.compile(r"""(?:OP_NAME\s*=\s*|register_module\()["'](\w+)["']""")
-"""Where a file of Data-Juicer names an operator."""
+"""The places at which a file of Data-Juicer names an operator."""
 
 
 def known_name(kind: str, name: str, known: Collection[str], *, own: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""What a new recipe says of the answers or pairs that it imports, tried with the first rows of the data."""
+"""The section of a new recipe that imports answers or pairs, tried with the first rows of the data."""
 
 from __future__ import annotations
 

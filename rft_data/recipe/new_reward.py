@@ -1,4 +1,4 @@
-"""Which reward of a new recipe fits the reference answers of its data."""
+"""The reward of a new recipe that fits the reference answers of its data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN_REWARD = "./my_reward.py:score"
 _LETTER = re.compile(r"[A-J]")
 _COMMAND = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _FORMULA = re.compile(r"(?=.*\d|.*[=+*/^<>()]|\S$)(?!.*[A-Za-z]{3})[\w\s+\-*/^=<>().,{}\[\]|!%$€£°'\\&]+")
-"""What is left of a formula without LaTeX's commands: no word, and a digit, a sign or one letter."""
+"""A formula without LaTeX's commands: no word, and a digit, a sign or one letter."""
 _QUANTITY = re.compile(r"[$€£]?\s*-?\d[\d,]*(?:\.\d+)?\s*(?:%|[A-Za-z][A-Za-z .]*)?")
 """A number with its unit."""
 _LONGEST_TEXT, _MOST_WORDS = 60, 8
@@ -23,7 +23,7 @@ _JUDGE = '{use: llm_judge, args: {judges: [{base_url: "http://HOST:PORT/v1", mod
 
 
 class _Kind(StrEnum):
-    """What an answer is."""
+    """The kind of an answer."""
 
     LETTER = "multiple_choice"
     """The letter of a choice."""
@@ -43,7 +43,7 @@ _NOTES = {
     _Kind.LONG: f"answers are sentences, which no rule compares: {OWN_REWARD} judges, for you to write; or\n"
     f"    # take a judge in its place: {_JUDGE}",
 }
-"""What the recipe says of the answers."""
+"""Words of the recipe about the answers."""
 
 
 def answer_reward(answers: Sequence[str]) -> tuple[str, Mapping[str, object]]:

@@ -1,4 +1,4 @@
-"""What a new recipe says of its tasks: source, columns and reward, from the first rows of the data.
+"""The tasks of a new recipe: source, columns and reward, from the first rows of the data.
 
 Columns are recognised as a run and `rft data check` recognise them; others are named by the usual names.
 """

@@ -23,12 +23,12 @@ Lora = Annotated[dict[str, object] | None, Field(exclude_if=lambda given: given 
 
 
 class RowsSection(Section):
-    """Which stored experiences a stage trains on. Evaluation and probe rows are never among them."""
+    """The stored experiences that a stage trains on. Evaluation and probe rows are never among them."""
 
     run: str | None = None
     """Only this run's; left out: those of every run in the buffer."""
     sources: list[TrainedSource] = Field(default=["rollout", "import", "expert"], min_length=1)
-    """Which kinds of rows: sampled by a policy, imported, or worked solutions of experts."""
+    """Kinds of rows: sampled by a policy, imported, or worked solutions of experts."""
     where: str | None = None
     """A filter, for example `finish_reason = 'stop' and version_min >= 3`; see docs/reading.md."""
     feedback: str | None = None
@@ -41,7 +41,7 @@ class RowsSection(Section):
 
 
 class SftRows(RowsSection):
-    """Which stored experiences are imitated."""
+    """The stored experiences that are imitated."""
 
     min_reward: float | None = None
     """Only rows whose score is at least this."""
@@ -50,14 +50,14 @@ class SftRows(RowsSection):
 
 
 class KtoRows(RowsSection):
-    """Which stored experiences are judged one by one; those without a score are left out."""
+    """The stored experiences that are judged one by one; those without a score are left out."""
 
     threshold: float = 0.5
     """A row is desirable when its score is at least this."""
 
 
 class PairsSection(Section):
-    """Which preference pairs a stage trains on."""
+    """The preference pairs that a stage trains on."""
 
     pairs: PairsFrom = "stored"
     """The table `preferences`, or the best and the worst row of each group."""
@@ -135,7 +135,7 @@ class KtoStage(Section):
     algorithm: Literal["kto"]
     """Trains on single answers, each labelled desirable or not."""
     data: KtoRows = Field(default_factory=KtoRows)
-    """Which rows to train on, and the score from which one is desirable."""
+    """The rows to train on, and the score from which one is desirable."""
     trl: dict[str, object] = Field(default_factory=dict)
     """Passed through to TRL's KTOConfig."""
     lora: Lora = None

@@ -41,7 +41,7 @@ class OnlineRecipe(PlayingRecipe):
     """How often weights are published and how stale a rollout may be; the default is synchronous on-policy.
 """
     sampler: Sampler = Component(use="fifo")
-    """Which groups train next; see docs/sampler.md."""
+    """The choice of the groups that train next; see docs/sampler.md."""
     rewards: LateRewards | None = None
     """Wait for rewards that come as feedback; left out: a group is judged when its rollouts are stored."""
     monitor: Monitor = Field(default_factory=Monitor)
@@ -124,7 +124,7 @@ class OnlineRecipe(PlayingRecipe):
 
     @property
     def judged_one_by_one(self) -> str:
-        """What keeps operators from seeing a training batch; empty if they see it."""
+        """The reason that operators do not see a training batch; empty if they see it."""
         return f"'sync.max_staleness' {self.max_staleness}" if self.max_staleness else ""
 
     @property

@@ -1,4 +1,4 @@
-"""Which file wrote each value of a recipe, and on which line; or the command line did."""
+"""The file and line that wrote each value of a recipe, or the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rft_data.recipe.section import Loc
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value was written."""
+    """The place at which a value was written."""
 
     file: Path | None
     """None: the command line."""

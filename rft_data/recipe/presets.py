@@ -82,7 +82,7 @@ def _operators(given: object, algorithm: Algorithm) -> object:
 
 
 def written_place(written: object, operators: Sequence[Mapping[str, object]], place: int) -> int | None:
-    """Where an operator of a resolved list stands in the list as it is written; None: the preset added it."""
+    """The index of a resolved list's operator in the list as it is written; None: the preset added it."""
     [name] = operators[place]
     before = sum(name in one for one in operators[:place])
     places = [i for i, one in enumerate(written) if name in one] if isinstance(written, list) else []

@@ -1,4 +1,4 @@
-"""What recipes of several modes have in common, and the rules across their sections."""
+"""Sections that recipes of several modes have in common, and the rules across them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Recipe(Section):
 
     @property
     def references(self) -> Mapping[Loc, str]:
-        """Which values came from the environment, by their place, and from which reference."""
+        """The references to the environment, by the place of the value that came from each."""
         return self._references
 
     def saved(self) -> dict[str, object]:
@@ -102,7 +102,7 @@ class Recipe(Section):
 
 
 class TasksRecipe(Recipe):
-    """What every recipe with tasks has."""
+    """The sections of every recipe with tasks."""
 
     tasks: list[Taskset] = Field(min_length=1)
     """The tasksets, read in this order and stored in the buffer."""
@@ -111,7 +111,7 @@ class TasksRecipe(Recipe):
 
 
 class RunRecipe(Recipe):
-    """What every run on a model has."""
+    """The sections of every run on a model."""
 
     run_dir: str
     """Folder for checkpoints, weights, log and summary, relative to the working directory; or, where the
@@ -119,7 +119,7 @@ class RunRecipe(Recipe):
     imports: list[Import] = Field(default_factory=list, exclude_if=lambda given: not given)
     """Files whose rows are stored in the buffer before the run begins: answers, pairs, tasks to train on."""
     placement: PlacementSection = Field(default_factory=PlacementSection)
-    """Where explorers and trainer run; the default is inside this process, one after the other."""
+    """The place of explorers and trainer; the default is this process, one after the other."""
     deadlines: Deadlines = Field(default_factory=Deadlines)
     """Longest waits for each part of the run, in seconds, before it counts as stalled."""
 
@@ -189,12 +189,12 @@ class RunRecipe(Recipe):
 
 
 class PlayingRecipe(RunRecipe, TasksRecipe):
-    """What every run with explorers has."""
+    """The sections of every run with explorers."""
 
     model: Model
     """The policy that plays, before any training."""
     selector: SelectorSection
-    """Which tasks are played next, by name and arguments; see docs/selectors.md."""
+    """The choice of the next tasks, by name and arguments; see docs/selectors.md."""
     explorer: ExplorerSection
     """Engine, group size, sampling and reward: how each task is played."""
     experience_ops: Operators

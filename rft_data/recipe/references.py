@@ -25,7 +25,7 @@ from rft_data.recipe.yaml_text import MAX_DEPTH, parse_yaml
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _REF = re.compile(r"\$\{ref:([^{}]+)\}")
 _BEGUN = re.compile(r"\$\{(?:env|ref):[^}]*\}?")
-"""What was meant to be a reference."""
+"""Text that was meant to be a reference."""
 _MAX_VALUES, _MAX_TEXT = 20_000, 1 << 16
 """Most values that references may stand for, and the longest text that they may make."""
 
@@ -179,7 +179,7 @@ class _Filler:
         return found_path(value, key, partial(self._order, loc))
 
     def _order(self, loc: Loc, path: str) -> Sequence[Path]:
-        """Where a path is looked for that is written at `loc`."""
+        """The folders in which a path that is written at `loc` is looked for."""
         if self._stored is not None:
             return [Path(), *self._stored]
         if self._copied:

@@ -21,7 +21,7 @@ class OnlyIf(Section):
     reward: str
     """Name of a component before it in the list."""
     at_least: float
-    """What that component's value must be, before its bounds and weight."""
+    """The value that the component must have, before its bounds and weight."""
 
 
 class RewardComponent(Section):
@@ -30,7 +30,7 @@ class RewardComponent(Section):
     use: str
     """A built-in reward (docs/rewards.md), or `package.module:Name` of your own."""
     weight: float = 1.0
-    """What its score is multiplied by in the sum that is the reward."""
+    """Factor of its score in the sum that is the reward."""
     args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments the reward is made with."""
     name: str | None = Field(default=None, min_length=1, exclude_if=lambda given: given is None)

@@ -91,7 +91,7 @@ class ExplorerRange(Section):
 
 
 class Explorers(Section):
-    """What each explorer gets."""
+    """The resources of each explorer."""
 
     count: Annotated[
         Annotated[int, Field(ge=1), Tag("number")] | Annotated[ExplorerRange, Tag("range")],
@@ -116,7 +116,7 @@ class Explorers(Section):
 
 
 class TrainerPlace(Section):
-    """What the trainer gets, all its processes together."""
+    """The resources of the trainer, all its processes together."""
 
     cpus: float = Field(default=1.0, ge=0)
     """CPUs of all its processes together, divided evenly; ignored with `inline`."""
@@ -133,7 +133,7 @@ class TrainerPlace(Section):
 
 
 class PlacementSection(Section):
-    """Where explorers and trainer run: in this process, in processes beside it, or as Ray actors."""
+    """The place of explorers and trainer: this process, processes beside it, or Ray actors."""
 
     use: str = "inline"
     """`inline`: this process, no overlap; `local`: child processes of this machine; `ray`: Ray actors; or
@@ -224,7 +224,7 @@ class PlacementSection(Section):
 
 
 class DataPlace(Section):
-    """Where the operators of a data recipe run."""
+    """The place of a data recipe's operators."""
 
     use: Literal["local", "ray"] = "local"
     """`local`: this process; `ray`: tasks of Ray Data, over the nodes of a cluster, with the same result."""

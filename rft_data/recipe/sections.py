@@ -85,12 +85,12 @@ class Model(Section):
 
 
 class BufferSection(Section):
-    """Where experiences are stored."""
+    """The store of the experiences."""
 
     uri: str
     """A folder, or an object-store URL (`s3://bucket/prefix`); in mode `train` also a running run's hub."""
     durability: Literal["process", "power"] = "process"
-    """What a stored row survives: the death of every process, or that of the machine too (slower)."""
+    """The failures that a stored row survives: the death of every process, or of the machine too (slower)."""
 
     @property
     def is_hub(self) -> bool:
@@ -99,7 +99,7 @@ class BufferSection(Section):
 
 
 class SelectorSection(Component):
-    """Which tasks are explored next; see docs/selectors.md for names and arguments."""
+    """The choice of the tasks that are explored next; see docs/selectors.md for names and arguments."""
 
     @model_validator(mode="after")
     def _known(self) -> SelectorSection:
@@ -122,7 +122,7 @@ class SynthesisSection(Component):
 
 
 class TaskUpkeep(Section):
-    """What is done with the tasks while a run goes on; see docs/tasks.md."""
+    """Upkeep of the tasks while a run goes on; see docs/tasks.md."""
 
     every: int = Field(ge=1)
     """Optimizer steps between two rounds; a multiple of the stage's `checkpoint_every`."""
@@ -133,7 +133,7 @@ class TaskUpkeep(Section):
 
 
 class EngineSection(Section):
-    """What samples completions."""
+    """The engine that samples completions."""
 
     use: str
     """`vllm`; `transformers`, which is slower and needs no vLLM; `routed`, several engines as one (options
@@ -271,7 +271,7 @@ class ExplorerSection(Section):
 
 
 class Evaluation(Section):
-    """What is measured on held-out tasks: mean reward, pass rate and pass@k; see docs/modes.md."""
+    """Measurements on held-out tasks: mean reward, pass rate and pass@k; see docs/modes.md."""
 
     limit: int = Field(ge=1)
     """At most this many held-out tasks, spread evenly over difficulties."""
@@ -283,7 +283,7 @@ class Evaluation(Section):
 
 
 class OnlineEvaluation(Evaluation):
-    """What is measured on held-out tasks before the first stage, after each, and during the online one."""
+    """Measurements on held-out tasks before the first stage, after each, and during the online one."""
 
     every: int | None = Field(default=None, ge=1, exclude_if=lambda given: given is None)
     """Optimizer steps between two evaluations of the online stage, a multiple of `sync.every`; the best

@@ -13,7 +13,7 @@ from rft_data.core.errors import UnknownComponentError
 from rft_data.core.lookup import suggest
 
 FACTS = ("For", "Needs", "Takes")
-"""What a header says, each from the beginning of a line: for whom a recipe is, its needs, its time."""
+"""Parts of a header, each from the beginning of a line: for whom a recipe is, its needs, its time."""
 _FACT = re.compile(
     rf"^({'|'.join(FACTS)}): (.+?)(?=^(?:{'|'.join(FACTS)}): |^$|\Z)", re.MULTILINE | re.DOTALL
 )

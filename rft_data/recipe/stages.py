@@ -36,7 +36,7 @@ class KlSection(Section):
     """KL to a reference model, added to the loss; see docs/trainers.md."""
 
     coef: float = Field(gt=0)
-    """What the KL estimate is multiplied by in the loss; `target` changes it during the run."""
+    """Factor of the KL estimate in the loss; `target` changes it during the run."""
     estimator: str = "k3"
     """How KL is estimated at a token: `k2`, `k3`, `abs` or `low_var`; `k1` only with `bias_correction`."""
     target: float | None = Field(default=None, gt=0)
@@ -65,7 +65,7 @@ class CriticSection(Section):
     learning_rate: float = 1e-5
     """Learning rate of the value head, or of the separate critic; it follows the policy's schedule."""
     coef: float = 0.1
-    """What the value loss is multiplied by."""
+    """Factor of the value loss."""
     clip: float | None = 0.2
     """Furthest, in units of reward, that one step gains from moving a value."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -111,7 +111,7 @@ class RlStage(Section):
 
     @property
     def objective(self) -> ObjectiveSettings:
-        """What the stage says of its loss, as the trainer takes it."""
+        """The stage's settings of its loss, as the trainer takes them."""
         settings = self.model_dump(include={"loss", "batch_ops", "kl", "critic", "lora"})
         return {
             "loss": settings["loss"],

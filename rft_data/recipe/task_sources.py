@@ -52,7 +52,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
         "streaming": "rows that it yields are read one by one; 'limit' ends the reading",
     },
 }
-"""Why a kind of source does not have a key that others have."""
+"""The reason that a kind of source does not have a key that others have."""
 
 
 class ReasoningGym(Section):
@@ -107,14 +107,14 @@ class StoredTasks(Section):
 
 
 class ServedTasks(Section):
-    """What clients of the run's own server ask; the workflow `served` plays it."""
+    """Requests of clients of the run's own server; the workflow `served` plays them."""
 
     use: Literal["served"]
     """There is one task, of which each trajectory is a rollout; its rows hold what was really asked."""
 
 
 class RowChoice(Section):
-    """Which rows of a source become tasks: those that `where` lets through, shuffled, the first `limit`."""
+    """The rows of a source that become tasks: those that pass `where`, shuffled, the first `limit`."""
 
     use: str
     """The kind of source."""

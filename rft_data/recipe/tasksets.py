@@ -135,7 +135,7 @@ class StoredExperts(SftRows):
     use: Literal["stored"]
     """The solutions are rows of the buffer, not made by a function."""
     sources: list[TrainedSource] = Field(default=["import", "expert"], min_length=1)
-    """Which kinds of rows: imported, worked solutions of experts, or sampled by a policy."""
+    """Kinds of rows: imported, worked solutions of experts, or sampled by a policy."""
     limit: int = Field(ge=1)
     """At most so many, those stored first. Rows whose prompt is held out are left out."""
 

@@ -1,4 +1,4 @@
-"""Which ways of published weights to the engines fit a recipe's placement, and which one `auto` is.
+"""The ways of published weights to the engines that fit a recipe's placement, and the one that `auto` is.
 
 It looks at the recipe, and at whether Ray is encrypted here. What a way needs beside the run is started in
 `rft_data/run/transports.py`.
@@ -98,7 +98,7 @@ def _of_ipc(engine: EngineSection, place: PlacementSection) -> str:
 
 
 def _suggested(engine: EngineSection, place: PlacementSection) -> tuple[str, str]:
-    """What fits a placement, and why."""
+    """The ways that fit a placement, and why."""
     if place.use == "inline":
         return "directory", "explorers and trainer are one process"
     if place.use == "ray":
@@ -130,4 +130,4 @@ _RULES: Mapping[str, Callable[[EngineSection, PlacementSection], str]] = {
     "nccl": _of_nccl,
     "ipc": _of_ipc,
 }
-"""What is wrong with a way, in words; empty if nothing."""
+"""The mistake in a way, in words; empty if there is none."""

@@ -26,7 +26,7 @@ WORKFLOW_ARGS: Mapping[str, tuple[str, ...]] = {
     "served": ("token", "host", "port", "idle_s", "guests", "alike", "server", *_CONVERSATION),
     "program": ("command", "agent", "args", "environment", "limits", "server", *_CONVERSATION),
 }
-"""What each takes in `explorer.workflow.args`."""
+"""The arguments of each in `explorer.workflow.args`."""
 NEEDED_ARGS: Mapping[str, str] = {
     "function": "play",
     "tools": "tools",

@@ -133,7 +133,7 @@ def _passes(members: Mapping[int, Experience], task: Task, heldout: Heldout) -> 
 
 
 def _score(row: Experience, task: Task, heldout: Heldout) -> float | None:
-    """What a rollout passes by: its reward where the recipe has a threshold, else one component of it."""
+    """The number by which a rollout passes: its reward if the recipe has a threshold, else one component."""
     if heldout.threshold is not None:
         return row.reward
     own = heldout.decided_in.get(task.taskset, heldout.decided_by)

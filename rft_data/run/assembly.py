@@ -120,7 +120,7 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
 
 
 def _serve(recipe: ExploreRecipe) -> ServePlace | None:
-    """Where trainers elsewhere reach the run. Raises: RecipeError without a secret."""
+    """The address at which trainers elsewhere reach the run. Raises: RecipeError without a secret."""
     if recipe.serve is None:
         return None
     return ServePlace(recipe.serve.host, recipe.serve.port, hub_secret("serve"), recipe.serve.idle_s)

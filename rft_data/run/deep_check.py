@@ -1,4 +1,4 @@
-"""What `rft recipe validate --deep` finds beside: what needs the libraries, the data and the tokenizer."""
+"""Further checks of `rft recipe validate --deep`: they need the libraries, the data and the tokenizer."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def _import_problems(recipe: RunRecipe) -> Iterator[Problem]:
 
 
 class _Problems:
-    """What the checks that failed say; each text once."""
+    """The messages of the checks that failed; each text once."""
 
     def __init__(self) -> None:
         self.list: list[Problem] = []
 
     def attempt(self, loc: Loc, check: Callable[[], Made]) -> Made | None:
-        """What a check makes; None when it fails. Args: loc: what it is about."""
+        """The result of a check; None when it fails. Args: loc: what it is about."""
         try:
             return check()
         except (RftError, OSError) as err:
@@ -145,7 +145,7 @@ class _Problems:
 
 
 def _apart(loc: Loc, text: str) -> list[Problem]:
-    """What a check says, without the key; of a list of operators each mistake at its entry."""
+    """The messages of a check, without the key; of a list of operators each mistake at its entry."""
     _, *of_entries = re.split(rf"^ *{loc[-1]}\[(\d+)\][:.] ?", text, flags=re.MULTILINE) if loc else [text]
     if of_entries:
         entries = zip(of_entries[::2], of_entries[1::2], strict=True)

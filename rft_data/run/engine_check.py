@@ -1,4 +1,4 @@
-"""What `--deep` finds of engines and GPUs: options that an engine refuses, GPUs that are not here."""
+"""Checks of `--deep` on engines and GPUs: options that an engine refuses, GPUs that are not here."""
 
 from __future__ import annotations
 

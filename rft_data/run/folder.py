@@ -119,7 +119,7 @@ class Run:
         self.hub: HubAccess | None = None
         """The hub behind which the buffer is; None: this run owns it."""
         self.sandbox: Choice | None = None
-        """Where programs of the model run; None before it is known, and where none run."""
+        """The place of the model's programs; None before it is known, and where none run."""
         self.buffer = self._opened(recipe)
         try:
             self.attempt, self._goes_on = self._start(recipe)

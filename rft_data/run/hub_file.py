@@ -1,4 +1,4 @@
-"""Where a running run's hub is: `hub.json` in its folder, with tokens that give feedback and that curate.
+"""The address of a running run's hub: `hub.json` in its folder, with tokens for feedback and for curation.
 
 It is there while the run's process has a hub of its own, and only its user may read it.
 """

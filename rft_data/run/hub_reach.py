@@ -17,7 +17,7 @@ _PATIENCE_S = 5.0
 
 @contextmanager
 def hub_asked_once(recipe: Recipe) -> Iterator[list[str]]:
-    """What keeps the hub from answering, where the recipe needs it: nothing, or one line.
+    """The reason that a hub which the recipe needs does not answer: nothing, or one line.
 
     Within the block its client then looks into its cache alone, so that nothing waits for it again.
     """
@@ -45,7 +45,7 @@ def hub_asked_once(recipe: Recipe) -> Iterator[list[str]]:
 
 
 def _silence(endpoint: str) -> str | None:
-    """Why the hub cannot be reached; None if it answered."""
+    """The reason that the hub cannot be reached; None if it answered."""
     import httpx  # huggingface_hub brings it
 
     said: list[str | None] = [f"did not answer within {_PATIENCE_S:g} s"]

@@ -49,7 +49,7 @@ class OfflineStages:
     """Names of those that are shown a stage's numbers."""
 
     def folder(self, number: int, stage: AnyOfflineStage) -> Path:
-        """Where a stage writes its model."""
+        """The folder of a stage's model."""
         return self.run.directory / "stages" / stage_name(number, stage)
 
     def train(self, number: int, stage: AnyOfflineStage, model: Path, *, heldout: float = 0.0) -> None:

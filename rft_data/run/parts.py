@@ -1,4 +1,4 @@
-"""What a run is made of, by mode.
+"""The parts of a run, by mode.
 
 `assembly.py` makes the parts once, from a recipe; nothing after it reads a recipe.
 """
@@ -81,7 +81,7 @@ class Heldout:
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """Which sampler leases groups, and from where."""
+    """The sampler that leases groups, and their source."""
 
     use: str
     args: Mapping[str, object]
@@ -167,7 +167,7 @@ class ExploreParts(Parts):
     checkpoints: Path
     monitor: Monitor
     serve: ServePlace | None = None
-    """Where runs of mode `train` reach the buffer; None: they do not."""
+    """The address at which runs of mode `train` reach the buffer; None: they do not."""
 
 
 @dataclass(frozen=True)

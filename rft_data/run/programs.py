@@ -11,7 +11,7 @@ from rft_data.recipe.sections import ExplorerSection
 
 
 class Remembers(Protocol):
-    """What remembers where programs run: a run."""
+    """The holder of the place where programs run: a run."""
 
     sandbox: Choice | None
 

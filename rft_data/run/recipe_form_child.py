@@ -21,7 +21,7 @@ def work(request: Any) -> dict[str, object]:
 
 
 def _outlook(recipe: Recipe, models: Collection[str]) -> list[tuple[str, str]]:
-    """What a run would come to. Args: models: folders that may be looked at, as recipes name them."""
+    """The outlook of a run. Args: models: folders that may be looked at, as recipes name them."""
     from rft_data.core.errors import IntegrityError
     from rft_data.recipe.kinds import with_model
     from rft_data.run.doctor.machine import gpu_lines

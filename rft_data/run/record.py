@@ -43,24 +43,24 @@ class RunRecord:
     started_at: float
     state: RunState
     beat_at: float
-    """When it last wrote this."""
+    """Time of the last record."""
     phase: str = ""
     """Present activity, in words."""
     phase_at: float = 0.0
-    """When it began to do that."""
+    """Time at which that began."""
     done: int | None = None
     """Steps or groups done so far; None where they are not counted."""
     total: int | None = None
     """The same, all of them."""
     why: str = ""
-    """Why it stopped or failed, or empty."""
+    """The reason that it stopped or failed, or empty."""
     exit_code: int | None = None
     """Exit code of its process; None while it runs."""
     sandbox: str = ""
     """The sandbox of programs that the model wrote: its kind, the recipe's setting, and why others were
     rejected. Empty where the run runs no programs."""
     heard: Mapping[str, float] = field(default_factory=dict)
-    """When each role last answered or was at work."""
+    """Time at which each role last answered or was at work."""
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""

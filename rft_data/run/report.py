@@ -1,4 +1,4 @@
-"""What the summary of a finished run has beside its results: pictures, counts of tokens, versions."""
+"""The summary of a finished run beside its results: pictures, counts of tokens, versions."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class RetiredByPeople:
     buffer: BufferReader
     selector: OpenSelector
     curator: TaskCurator | None
-    """What it retired stays retired, whatever people say."""
+    """Tasks that it retired stay retired, whatever people say."""
     least: int
     """Tasks that a step needs: where fewer would be left, people's words change nothing."""
 

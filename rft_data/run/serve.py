@@ -35,7 +35,7 @@ _CONTROL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What is served, where it is stored, and to whom."""
+    """The served model, its store and its users."""
 
     model: Path
     folder: Path

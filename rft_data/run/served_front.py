@@ -54,7 +54,7 @@ def ab_settings(recipe: OnlineRecipe) -> AbSettings | None:
 
 @dataclass
 class ServedFront:
-    """Where the explorers of a run listen, and the front before them."""
+    """The addresses of a run's explorers, and the front before them."""
 
     settings: AbSettings
     explorers: Sequence[RoleSpec]

@@ -1,4 +1,4 @@
-"""What a run is doing, read from its folder and its buffer, whether its process is alive or not.
+"""The present work of a run, read from its folder and its buffer, whether its process is alive or not.
 
 It may be asked every second: it reads the last record of the metrics and one narrow series, and no rows.
 `rft buffer books` counts the rows themselves.

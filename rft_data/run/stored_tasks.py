@@ -50,7 +50,7 @@ def stored_tasks(
 
 
 def _columns(task: Task) -> dict[str, object]:
-    """What a condition may ask of a task."""
+    """The fields of a task that a condition may read."""
     own = {
         "task_id": task.task_id,
         "prompt": prompt_text(task.messages),

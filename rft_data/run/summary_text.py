@@ -28,7 +28,7 @@ _UNMEASURED = "nothing was measured: the recipe has no 'evaluation'"
 
 
 def _line(name: str, values: Mapping[str, Any]) -> str:
-    """What is not zero, in a line; empty where all is."""
+    """The numbers that are not zero, in a line; empty where all are."""
     found = ", ".join(f"{key} {value}" for key, value in values.items() if value)
     return f"{name:<10}{found}" if found else ""
 
@@ -55,7 +55,7 @@ def _preferences(measured: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
 
 
 def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What was measured on held-out tasks, a column for each model."""
+    """Measurements on held-out tasks, a column for each model."""
     accuracy, by_class = summary["heldout_accuracy"], summary["by_difficulty"]
     classes = sorted({name for rates in by_class.values() for name in rates})
     width = max(len(name) for name in [*classes, "held-out accuracy"])

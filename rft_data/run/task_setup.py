@@ -41,7 +41,7 @@ class LostTask(TypedDict):
 
 
 class TaskOperator(TypedDict):
-    """What one operator of `task_ops` did, as JSON values."""
+    """The report of one operator of `task_ops`, as JSON values."""
 
     operator: str
     rows_in: int

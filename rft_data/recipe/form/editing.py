@@ -44,7 +44,7 @@ def edited(text: str, changes: Mapping[str, tuple[str, str]]) -> tuple[str, Mist
 
 
 def _value(kind: str, value: str) -> object:
-    """What a field's text stands for. Raises: RecipeError when it is no YAML."""
+    """The value of a field's text. Raises: RecipeError when it is no YAML."""
     if kind == TEXT:
         return value
     return parse_yaml(value, "this field", keep_lines=True)

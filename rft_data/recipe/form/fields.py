@@ -38,7 +38,7 @@ class Field:
     """The value as it is in the text; empty: it is not written there."""
     doc: str
     default: str
-    """What holds where it is not written: its default, or what the recipe extends, as YAML; empty: none."""
+    """The value where none is written: the default, or that of the extended recipe, as YAML; empty: none."""
     bounds: str
     """The bounds of the value, in words."""
     choices: list[str]
@@ -70,7 +70,7 @@ def parts(schema: Schema, tree: Mapping[str, Any], below: Mapping[str, Any] | No
 
 
 _Values = tuple[Any, Any]
-"""What the text has at a place, and what the recipes that it extends have there; None: nothing."""
+"""The value of the text at a place, and that of the recipes that it extends; None: nothing."""
 
 
 class _Walk:

@@ -58,7 +58,7 @@ class Answer(TypedDict):
     """Its mode, folder and buffer: `mode`, `run_dir` and `buffer`."""
     explained: list[str]
     outlook: list[tuple[str, str]]
-    """What a run of it would come to, as what and words."""
+    """The outlook of a run of it: pairs of a name and words."""
 
 
 Outlook = Callable[[Recipe], Sequence[tuple[str, str]]]
@@ -160,7 +160,7 @@ def _checked(text: str, tree: object, *, explained: bool) -> tuple[Recipe, list[
 
 
 def _foreign(tree: object) -> Iterator[Mapping[str, object]]:
-    """What a text extends that is no shipped recipe."""
+    """The files that a text extends and that are no shipped recipes."""
     given = tree.get(EXTENDS) if isinstance(tree, dict) else None
     names: Sequence[object] = given if isinstance(given, list) else [] if given is None else [given]
     shipped = {one.name for one in shipped_recipes()}

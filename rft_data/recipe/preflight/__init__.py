@@ -1,4 +1,4 @@
-"""What is wrong with a recipe that its types do not show; nothing that it names is imported."""
+"""Mistakes in a recipe that its types do not show; nothing that it names is imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Problem", "argument_problems", "broken_rules", "problems_here", "trl
 
 
 def problems_here(tree: Tree) -> Iterator[Problem]:
-    """What cannot work on this machine: files, import paths, options and arguments."""
+    """Settings that cannot work on this machine: files, import paths, options and arguments."""
     yield from missing_files(tree)
     yield from model_problems(tree)
     yield from column_problems(tree)

@@ -64,7 +64,7 @@ def _mistakes(loc: Loc, what: str, signature: Signature | None, args: object) ->
 
 @cache
 def _operator(name: str) -> Signature | None:
-    """What an operator takes; None for one of the user's own, and where its file does not tell."""
+    """The arguments of an operator; None for one of the user's own, and where its file does not tell."""
     path = _file(name)
     if path is None:
         return None
@@ -116,7 +116,7 @@ def _shared() -> Mapping[str, ast.expr | None] | None:
 
 @cache
 def _function(folder: str, name: str) -> Signature | None:
-    """What the function called `name` takes in a folder of `trainers/policy`."""
+    """The arguments of the function called `name` in a folder of `trainers/policy`."""
     root = Path(str(find_spec("trainers").origin)).parent / "policy" / folder  # type: ignore[union-attr]
     for path in sorted(root.glob("*.py")):
         for node in parsed(path).body:

@@ -68,7 +68,7 @@ def unwritable_folders(tree: Tree) -> Iterator[Problem]:
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Why no file can be made in a folder, or None: permissions alone do not say it to root."""
+    """The reason that no file can be made in a folder, or None: permissions alone do not say it to root."""
     try:
         with tempfile.TemporaryFile(dir=folder):  # without a name, where the file system can do that
             return None
@@ -122,7 +122,7 @@ def _model(loc: Loc, path: str) -> Iterator[Problem]:
 
 
 def _no_model(folder: Path) -> str:
-    """Why a folder is no model's, after its name."""
+    """The reason that a folder is no model's, after its name."""
     if folder.is_dir():
         return f"is no model folder (no {_MODEL} in it)"
     near = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []

@@ -1,4 +1,4 @@
-"""What a run would fail at by the files of its models: no tokenizer, and a context that is too short."""
+"""Mistakes in the files of a run's models: no tokenizer, or a context that is too short."""
 
 from __future__ import annotations
 

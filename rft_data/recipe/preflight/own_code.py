@@ -71,7 +71,7 @@ def _lacks(path: Path, attribute: str) -> str | None:
 
 
 def _spec(parts: Sequence[str]) -> ModuleSpec | None:
-    """Where a module is; its packages are not imported."""
+    """The file of a module; its packages are not imported."""
     spec = find_spec(parts[0])
     for part in parts[1:]:
         if spec is None or spec.submodule_search_locations is None:

@@ -15,7 +15,7 @@ class Problem:
     loc: Loc
     """Its place in the recipe."""
     message: str
-    """What was found, what is wanted, and what to do."""
+    """The found value, the wanted one, and the mend."""
 
     def __str__(self) -> str:
         return f"{dotted(self.loc) or 'recipe'}: {self.message}"

@@ -1,4 +1,4 @@
-"""Which server programs and users speak to, and whether it can stand before the recipe's engine."""
+"""The server that programs and users speak to, and whether it can stand before the recipe's engine."""
 
 from __future__ import annotations
 

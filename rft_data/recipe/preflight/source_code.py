@@ -62,7 +62,7 @@ def names(module: ast.Module) -> Iterator[str]:
 
 
 def function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, skip: int = 1) -> Signature:
-    """What a function takes beside its first `skip` arguments."""
+    """The arguments of a function after its first `skip`."""
     places = [*node.args.posonlyargs, *node.args.args]
     plain = len(places) - len(node.args.defaults)
     required = {one.arg for place, one in enumerate(places) if skip <= place < plain}

@@ -25,7 +25,7 @@ _CONFIGS: Mapping[str, tuple[str, str]] = {
 }
 
 _ALSO_TAKES: Mapping[str, type] = {"fsdp": bool}
-"""What transformers takes, by its own documentation, beside what it annotates."""
+"""Types that transformers takes, by its own documentation, beside those that it annotates."""
 
 
 def trl_problems(tree: Tree) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from rft_data.recipe.presets import OFFLINE, with_preset
 
 
 def vision_problems(tree: Tree) -> Iterator[Problem]:
-    """What no stage and no engine does with such a model."""
+    """Settings that no stage and no engine supports with such a model."""
     path = value(tree, "model", "path")
     if not isinstance(path, str) or not takes_images(Path(path)):
         return

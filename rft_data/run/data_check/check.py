@@ -124,7 +124,7 @@ def _in_buffer(folder: Path, taskset: str, heldout: float) -> Iterator[tuple[Tas
 def _read(
     section: Taskset, recipe: TasksRecipe | None, buffer: Buffer | None = None
 ) -> tuple[TasksetReport, list[Task]]:
-    """What is read of a taskset: counts and columns, and its distinct tasks.
+    """Facts about a taskset: counts and columns, and its distinct tasks.
 
     Args: buffer: that has it, where it is stored; None: the recipe's.
     """
@@ -188,7 +188,7 @@ def _stored(taskset: str, recipe: TasksRecipe, stack: ExitStack) -> Buffer:
 
 
 def _prompt_hint(section: Taskset, report: TasksetReport) -> str:
-    """Which columns could be named, where none was."""
+    """The columns that could be named, where none was."""
     possible = possible_prompts(report.columns)
     if section.prompt is not None or report.read_as or not possible:
         return ""
@@ -216,7 +216,7 @@ def _judged(
 
 
 def _judge(found: TasksetReport) -> None:
-    """What the counts of a taskset mean."""
+    """Advice that follows from the counts of a taskset."""
     lengths = found.lengths
     if lengths is not None and lengths.too_long:
         said = (
@@ -245,5 +245,5 @@ def _judge(found: TasksetReport) -> None:
 
 
 def _asked(task: Task) -> str:
-    """What a task asks, without system messages, spaces and case aside."""
+    """The question of a task, without system messages, spaces and case aside."""
     return " ".join(" ".join(map(message_text, question(task.messages))).split()).casefold()

@@ -29,7 +29,7 @@ Needs = Callable[[Buffer], None]
 
 
 def unfed(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[Problem]:
-    """What the stages of a recipe that train on stored rows or groups need and would not find.
+    """Rows or groups that stages which train on stored ones need and would not find.
 
     Args: imported: what its imports made, each in a buffer of its own.
     """
@@ -71,7 +71,7 @@ def _without_buffer(recipe: RunRecipe) -> Problem:
 
 
 def _group_lacks(recipe: TrainRecipe, buffer: Buffer) -> Iterator[Problem]:
-    """What keeps a recipe from training on the groups of a buffer, unless it has begun."""
+    """The reason that a recipe cannot train on the groups of a buffer, unless it has begun."""
     if (recipe.folder / RECIPE_FILE).is_file():
         return
     uses = make_policy(recipe.sampler.use, recipe.sampler.args).max_uses
@@ -89,7 +89,7 @@ def _heldout_lacks(recipe: RunRecipe, buffers: Sequence[Buffer]) -> Iterator[Pro
 
 
 def feeds_none(recipe: RunRecipe, imported: Sequence[Buffer]) -> Iterator[Problem]:
-    """Why no stage of a recipe that only trains on stored rows can train on what a source makes."""
+    """The reason that a recipe which only trains on stored rows cannot train on the rows of a source."""
     offline = that_only_trains_on_stored(recipe)
     if offline is None:
         return
@@ -115,7 +115,7 @@ def _may_be_made(recipe: RunRecipe, stage: AnyOfflineStage) -> bool:
 
 
 def _lack(needs: Needs, buffers: Sequence[Buffer]) -> str | None:
-    """Why none of the buffers has what is needed, as the first of them says it; None where one has."""
+    """The reason that no buffer has the needed rows, as the first of them says it; None where one has."""
     said = []
     for buffer in buffers:
         try:

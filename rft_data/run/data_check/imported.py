@@ -67,7 +67,7 @@ def check_imports(recipe: RunRecipe, sections: Sequence[Import]) -> DataReport:
 
 
 def import_problems(recipe: RunRecipe, sections: Sequence[Import], report: DataReport) -> list[Problem]:
-    """What keeps a recipe from training on its imports as a whole; `report` gets what each one becomes.
+    """The reason that a recipe cannot train on its imports as a whole; `report` gets the rows of each one.
 
     Args: as of `check_imports`.
     """

@@ -78,7 +78,7 @@ class TasksetReport:
     problems: list[str] = field(default_factory=list)
     """Reasons why it cannot feed a run, with what to write instead."""
     warnings: list[str] = field(default_factory=list)
-    """What a person should know."""
+    """Facts that a person should know."""
     write: str = ""
     """For a source that no recipe names yet: its entry of `tasks`, or of `imports`, in YAML."""
 

@@ -1,4 +1,4 @@
-"""What a recipe's rewards and workflows need of tasks, and tasks that lack it."""
+"""Columns of tasks that a recipe's rewards and workflows need, and tasks that lack them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rft_data.run.task_setup import check_known_code
 
 
 def reward_problems(recipe: Recipe | None, tasks: Sequence[Task]) -> Iterator[str]:
-    """What the tasks lack, and what to write for it."""
+    """The missing parts of the tasks, and the lines to write for them."""
     playing = None if recipe is None else with_explorers(recipe)
     if playing is None:
         return

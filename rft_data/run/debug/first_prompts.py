@@ -93,7 +93,7 @@ class FirstPrompts:
         return section.workflows.get(task.workflow or "", section.workflow)
 
     async def _asked(self, workflow: Workflow, task: Task, use: str) -> Sequence[int] | _Asked:
-        """What a rollout asks first: token ids, or messages and tools."""
+        """The first request of a rollout: token ids, or messages and tools."""
         engine = _Listener(ends=isinstance(workflow, PooledWorkflow))
         sampling = Sampling(self._recipe.explorer.max_tokens)
         place = RolloutContext("debug", f"debug/{task.task_id}", 0, 0, "debug", RowSource.PROBE, sampling)

@@ -16,7 +16,7 @@ _SHOWN = ("member", "turn", "reward", "completion_text")
 
 
 Judge = Callable[[str | None], list[dict[str, object]]]
-"""What the operator says about each row of a group (the first one, if none is named).
+"""The operator's verdict on each row of a group (the first one, if none is named).
 
 Raises: RecipeError where there is no such group; OperatorError.
 """

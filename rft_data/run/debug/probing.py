@@ -42,7 +42,7 @@ class Probe:
     trained: Mapping[str, float]
     """Figures of the trainer for the group, like `loss`, `grad_norm`, `tokens`; empty without a loss."""
     no_loss: str
-    """Why there is no loss; empty where there is one."""
+    """The reason that there is no loss; empty where there is one."""
     seconds: Mapping[str, float]
     """Wall seconds of each part."""
     memory: Mapping[str, int]

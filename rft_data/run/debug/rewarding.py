@@ -27,7 +27,7 @@ _MARKER = "####"
 def marker_hint(
     rewards: Sequence[RewardComponent], task: Task, completion: str, parts: Mapping[str, float]
 ) -> str:
-    """What to write for a reward that reads what follows a marker, where that is missing; else empty."""
+    """The line to write for a reward whose marker is missing in the answers; else empty."""
     for one in rewards:
         marker = str(one.args.get("marker", _MARKER))
         if one.use in _MARKED and parts.get(one.stored_as) == 0.0 and marker not in completion:

@@ -1,1 +1,1 @@
-"""What a machine has and lacks for runs: versions, hardware, disk, ports."""
+"""The state of a machine for runs: versions, hardware, disk, ports, and what is missing."""

@@ -25,7 +25,7 @@ _QUERY_S = 20
 
 
 def machine_findings() -> Iterator[Finding]:
-    """What this machine has."""
+    """The hardware of this machine."""
     yield Finding("cpu", Health.OK, f"{cpu_count()} cores for this process, {platform.machine()}")
     yield _memory()
     gpus = gpu_lines()

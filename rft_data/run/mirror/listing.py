@@ -1,4 +1,4 @@
-"""Which objects are a run's files: one row on the store, which only the run's owner can replace.
+"""The list of a run's files on a store: one row there, which only the run's owner can replace.
 
 A replacement is Lance's compare-and-set on the owner's epoch: a conditional put of the table's next manifest.
 """

@@ -114,6 +114,6 @@ class Uploads:
 
 
 def _facts(path: Path) -> _Facts:
-    """What changes with a file."""
+    """Facts about a file that change with it."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,1 +1,1 @@
-"""What a run would need and do, computed from its recipe before a GPU-hour is spent on it."""
+"""Needs and work of a run, computed from its recipe before a GPU-hour is spent on it."""

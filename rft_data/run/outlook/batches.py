@@ -1,4 +1,4 @@
-"""What one optimizer step is made of, and how old it may be."""
+"""The batch of one optimizer step, and how old it may be."""
 
 from __future__ import annotations
 

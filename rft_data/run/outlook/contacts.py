@@ -28,7 +28,7 @@ _LOCAL = ("file", "hf", "modelscope", "")
 
 
 def contacts(recipe: Recipe) -> dict[str, str]:
-    """Why each host is contacted, by host; the values of environment references are not shown."""
+    """The reasons to contact each host, by host; the values of environment references are not shown."""
     found: dict[str, str] = {}
     for place, value in _texts(recipe.model_dump(mode="json"), ""):
         parts = urlsplit(value) if "://" in value else None

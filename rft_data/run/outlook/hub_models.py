@@ -38,7 +38,7 @@ def config_head_size(path: str) -> int | None:
 
 
 def unknown(path: str) -> str:
-    """Why the size of a model is not known, and how a person can make it known."""
+    """The reason that the size of a model is not known, and how a person can make it known."""
     folder = cached_folder(path) if is_hub_id(path) else Path(path)
     if folder is not None and (folder / "config.json").is_file():
         return (

@@ -1,4 +1,4 @@
-"""What a run would need and do, in lines for a person: for `rft recipe explain`, and for the page's form."""
+"""Needs and work of a run in lines for a person: for `rft recipe explain`, and for the page's form."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def outlook_lines(recipe: Recipe, gpu_memory: str | None = None) -> list[str]:
 def run_lines(
     recipe: RunRecipe, look: Look, cards: Cards | None = None, *, here: bool = False
 ) -> Iterator[Line]:
-    """What a run would need and do: batches, staleness, memory, disk.
+    """Needs and work of a run: batches, staleness, memory, disk.
 
     Args: look: gives the size of the model in a folder that the recipe names; None where it reads no folder.
         cards: the GPUs that it would have, where known. here: whether other files of this machine may be

@@ -1,4 +1,4 @@
-"""What is played: the arithmetic of runs that explore or measure, and what they store."""
+"""The arithmetic of runs that explore or measure: rollouts, and stored rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def measured_lines(recipe: EvalRecipe, models: int) -> Iterator[tuple[str, str]]
 
 
 def data_lines(recipe: DataRecipe) -> Iterator[tuple[str, str]]:
-    """What a run that cleans and scores data does."""
+    """The work of a run that cleans and scores data."""
     operators = [name for one in recipe.task_ops for name in one]
     yield (
         "cleaned",

@@ -1,4 +1,4 @@
-"""Where a start of a recipe would continue, as its run's folder shows."""
+"""The point at which a start of a recipe would continue, as its run's folder shows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _grows(recipe: RunRecipe, found: RunStatus) -> bool:
 
 
 def _taken_up(recipe: RunRecipe, found: RunStatus, folder: Path) -> Iterator[str]:
-    """Where the run would continue, and what it has already."""
+    """The point at which the run would continue, and the parts that it has already."""
     done = _done(folder)
     names = [stage_name(number, stage) for number, stage in enumerate(recipe.offline_stages)]
     if open_stages := [name for name in names if name not in done]:
@@ -83,7 +83,7 @@ def _taken_up(recipe: RunRecipe, found: RunStatus, folder: Path) -> Iterator[str
 
 
 def _stage_begin(folder: Path, name: str) -> str:
-    """Where an offline stage that had begun would continue."""
+    """The step at which an offline stage that had begun would continue."""
     found = (folder / "stages" / f"{name}.checkpoints").glob(f"checkpoint-*/{MANIFEST_FILE}")
     steps = [int(step) for one in found if (step := one.parent.name.rpartition("-")[2]).isdecimal()]
     return f"from its checkpoint of step {max(steps)}" if steps else "from its beginning"

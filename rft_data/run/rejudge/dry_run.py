@@ -1,4 +1,4 @@
-"""What a list of operators would do with stored experiences: whole groups, batch by batch, nothing written.
+"""A trial of a list of operators on stored experiences: whole groups, batch by batch, nothing written.
 
 Memory: one batch of rows, 8 to 16 bytes for every stored row, and the rows that are to be shown.
 """

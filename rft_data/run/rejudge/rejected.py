@@ -1,4 +1,4 @@
-"""Which of a run's groups a readmission may judge again, and what became of the others."""
+"""The groups of a run that a readmission may judge again, and the fate of the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GroupRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which groups are judged again."""
+    """The groups that are judged again."""
 
     run_id: str
     new_run: str

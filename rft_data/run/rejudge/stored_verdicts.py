@@ -41,7 +41,7 @@ class StoredVerdicts:
             self._at = np.concatenate([self._at, room])
 
     def judged(self, seqs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of these rows have a verdict."""
+        """Those of these rows that have a verdict."""
         there: npt.NDArray[np.bool_] = self._places(seqs) != _NOWHERE
         return there
 

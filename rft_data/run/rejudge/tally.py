@@ -21,7 +21,7 @@ SHOWN_REASONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an operator dropped rows."""
+    """The reasons by which an operator dropped rows."""
 
     kind: str
     """The reason, with `#` instead of every number."""

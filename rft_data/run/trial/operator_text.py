@@ -89,7 +89,7 @@ def _problems(place: int, entry: object) -> Iterator[Problem]:
 
 
 def _refused(name: str) -> str | None:
-    """What an operator does that is not done for a request; None: nothing."""
+    """The act of an operator that is not done for a request; None: none."""
     if ":" in name:
         return "names code of your own"
     if name.startswith("task_"):

@@ -1,4 +1,4 @@
-"""What operators that a person tried would keep of a run's rejected groups, kept: readmission for the page.
+"""Readmission for the page: the rejected groups of a run that operators which a person tried would keep.
 
 It goes on beside the run too: only groups that the run has rejected are stored, under a run id of their own.
 """
@@ -84,7 +84,7 @@ def _entered(again: JudgedAgain, buffer: Buffer, store: Store, verdicts: Sequenc
 
 
 class _Nothing:
-    """Where nothing is to be stored."""
+    """The hub of a trial that stores nothing."""
 
     def add_rows(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Nothing is kept."""

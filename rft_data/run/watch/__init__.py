@@ -1,1 +1,1 @@
-"""What a run tells while it goes on: metrics, trackers, the Prometheus endpoint."""
+"""The numbers of a run while it goes on: metrics, trackers, the Prometheus endpoint."""

@@ -1,4 +1,4 @@
-"""What transformers' callbacks leave open for four trackers: which run to go on in, tables, the end of a run.
+"""Work that transformers' callbacks leave open for four trackers: resuming a run, tables, the end of a run.
 
 The id of a tracker's run is kept in the folder of ours, so that a resumed run goes on in the same one. A
 variable that names the tracker's run (`WANDB_RUN_ID`, ...) comes first.

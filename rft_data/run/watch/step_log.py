@@ -137,7 +137,7 @@ class StepLog:
         explorers: Mapping[str, Mapping[str, float]],
         sampler: Mapping[str, float],
     ) -> Window:
-        """What happened since the last step."""
+        """The events since the last step."""
         now = time.monotonic()
         elapsed, self._last = now - self._last, now
         return Window(

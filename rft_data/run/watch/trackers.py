@@ -201,7 +201,7 @@ class Callback:
 
 
 def _arguments(output: str, run_id: str) -> TrainingArguments:
-    """What callbacks read beside the numbers.
+    """The arguments and state that callbacks read beside the numbers.
 
     Arguments as they come would set up a device and so reset accelerate's state, which a trainer in this
     process is using; and callbacks would show their defaults as the settings of the run.
