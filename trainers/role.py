@@ -105,6 +105,17 @@ class TrainerRole:
         self._files.send(folder)
         return files
 
+    def sleep(self) -> None:
+        """Leave the device to an engine until `wake`; idempotent.
+
+        Raises: what `GrpoTrainer.sleep` raises.
+        """
+        self._trainer.sleep()
+
+    def wake(self) -> None:
+        """Take the device back, as it was; idempotent. Raises: what `GrpoTrainer.wake` raises."""
+        self._trainer.wake()
+
     def steps_done(self) -> int:
         """Optimizer steps taken so far, those before a resume included."""
         return self._trainer.steps_done

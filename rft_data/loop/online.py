@@ -109,7 +109,7 @@ class OnlineLoop(Loop):
     def collect(self) -> None:
         """Collect whatever has finished."""
         done = self.training.collect()
-        if done is not None and done.lease is not None and self.shared_gpus is not None:
+        if done is not None and self.shared_gpus is not None:
             self.shared_gpus.to_engines()
         if done is not None and done.ref is not None:
             self.exploring.fleet.publish(done.ref)
@@ -206,5 +206,7 @@ class OnlineLoop(Loop):
         Raises: Stopped, always.
         """
         if self.step and not (self.checkpoints / f"checkpoint-{self.step}" / MANIFEST_FILE).is_file():
+            if self.shared_gpus is not None:
+                self.shared_gpus.to_trainer()
             self.seal(self.training.checkpoint())
         raise Stopped(f"stopped at step {self.step} of {self.schedule.steps}, as asked")

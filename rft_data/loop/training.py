@@ -109,6 +109,17 @@ class Training:
         self._lease = self._report = None
         return done
 
+    def rest(self, asleep: bool) -> None:
+        """Have the trainer leave its GPUs to engines or take them back, between steps, and wait for it.
+
+        Raises: TrainerDiedError when its process ended; what the trainer raised.
+        """
+        method = "sleep" if asleep else "wake"
+        try:
+            self._role.call(method, None, deadline_s=self._deadline_s).result()
+        except RoleDiedError as err:
+            raise TrainerDiedError(str(err)) from err
+
     def checkpoint(self) -> dict[str, FileFacts]:
         """Write the trainer's state now, between steps; returns its files."""
         call = self._role.call("checkpoint", dict[str, FileFacts], deadline_s=self._deadline_s)

@@ -150,7 +150,8 @@ class PlacementSection(Section):
     out: 300 s for what other runs hold, and what its nodes can never hold is refused at once."""
     colocate: bool = Field(default=False, exclude_if=lambda given: not given)
     """Whether the explorer and the trainer use the same GPUs in turns: the engine (`vllm`) sleeps while the
-    trainer takes a step. For `use: local`, one explorer and a synchronous run; see docs/placement.md."""
+    trainer takes a step, and the trainer while the engine samples. For `use: local`, one explorer and a
+    synchronous run; see docs/placement.md."""
 
     @field_validator("use")
     @classmethod

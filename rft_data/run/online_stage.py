@@ -20,7 +20,7 @@ from rft_data.loop.fleet import Fleet
 from rft_data.loop.following import Following
 from rft_data.loop.online import OnlineLoop
 from rft_data.loop.resume import Position, resume
-from rft_data.loop.shared_gpus import SharedGpus
+from rft_data.loop.shared_gpus import SharedGpus, put_to_sleep
 from rft_data.loop.training import Training
 from rft_data.run.control import RunControl
 from rft_data.run.evaluations import StepEvaluations
@@ -50,6 +50,8 @@ def reinforce(
         exploring, at = _resumed(run, stage, started.fleet)
         if at.directory is not None:
             _check_adapted(run, model)
+        if stage.colocated:
+            put_to_sleep(started.fleet, stage.step_deadline_s)
         trainer = started.placement.start(trained_from(stage.trainer, model, at.directory))
         with _closed(trainer, started.control):
             _train(run, stage, started.control, trainer, exploring, at, evaluations, people)
@@ -85,6 +87,7 @@ def _train(
     training = Training(
         trainer, run.versions, publish_due=schedule.publish_due, deadline_s=stage.step_deadline_s
     )
+    gpus = SharedGpus(exploring.fleet, training, stage.step_deadline_s)
     with StepLog(run, stage.monitor, exploring, control, schedule.steps) as watch:
         loop = OnlineLoop(
             exploring=exploring,
@@ -98,7 +101,7 @@ def _train(
             step=at.step,
             on_step=stepped,
             stop_requested=lambda: control.stop_requested,
-            shared_gpus=SharedGpus(exploring.fleet, stage.step_deadline_s) if stage.colocated else None,
+            shared_gpus=gpus if stage.colocated else None,
         )
         loop.publish_first()
         # again, so that an engine's random numbers go on from where they were in a run without a break

@@ -46,8 +46,8 @@ class ValueModel(Protocol):
         """The parameters that train with the critic's learning rate."""
         ...
 
-    def beside_policy(self) -> Sequence[torch.nn.Parameter]:
-        """Those `parameters` that the policy model does not have."""
+    def beside_policy(self) -> Sequence[torch.nn.Module]:
+        """Models with parameters that the policy model does not have."""
         ...
 
     def save(self, folder: Path, *, write: bool) -> None:
@@ -62,7 +62,8 @@ class Critic:
         """`model`: on the trainer's device already."""
         self.settings = settings
         self.model = model
-        self.callbacks = [OwnGradients(beside)] if (beside := list(model.beside_policy())) else []
+        beside = [parameter for one in model.beside_policy() for parameter in one.parameters()]
+        self.callbacks = [OwnGradients(beside)] if beside else []
         """Callbacks that the trainer's loop must have."""
 
     def start_step(self, step: int) -> None:

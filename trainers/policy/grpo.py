@@ -6,7 +6,6 @@ trainer knows no buffer and no explorer. The run's loop decides when weights are
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import threading
@@ -16,26 +15,28 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from rft_data.core.errors import ResumeError, TrainingError
+from rft_data.core.errors import TrainingError
 from rft_data.core.protocols import LeasedBatch
 from rft_data.core.rows import StepReport
 from trainers.models.adapters import lora_config, write_adapter
 from trainers.models.disk import writing
 from trainers.models.options import built
-from trainers.models.weights import copy_processor, gathered_state, load_policy, load_tokenizer, write_weights
+from trainers.models.weights import copy_processor, gathered_state, load_tokenizer, write_weights
 from trainers.policy.batch_metrics import batch_metrics
 from trainers.policy.critic import critic_plan
 from trainers.policy.experience_grpo import ExperienceGRPOTrainer
 from trainers.policy.finite import FiniteGradients
 from trainers.policy.full_batch import full_batch
 from trainers.policy.grpo_config import ranked_config
+from trainers.policy.host_memory import HostMemory
 from trainers.policy.images import model_images
 from trainers.policy.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
 from trainers.policy.objective import make_objective
 from trainers.policy.off_policy import off_policy_corrections
 from trainers.policy.plan import GrpoPlan
+from trainers.policy.start import checkpoint_step, load_start
 from trainers.ranks.ranks import ALONE, Order, Ranks
 from trainers.ranks.threads import every_core, torch_threads
 
@@ -61,7 +62,7 @@ class GrpoTrainer:
         self._ranks = ranks
         self._base = plan.model_path.absolute()
         self._objective, self._adapted = objective, adapter is not None
-        self._steps_done = 0 if plan.resume_from is None else _checkpoint_step(plan.resume_from)
+        self._steps_done = 0 if plan.resume_from is None else checkpoint_step(plan.resume_from)
         self._steps_before = self._steps_done
         is_own = plan.resume_from == self.checkpoint_dir(self._steps_done)
         self._saved = (
@@ -72,7 +73,7 @@ class GrpoTrainer:
         self._hooks = LoopHooks("grpo trainer", self._train, plan.limits.deadline_s)
         self._tokenizer = load_tokenizer(plan.model_path)
         self.images = model_images(plan.model_path, settings)
-        policy = _load_start(plan)
+        policy = load_start(plan)
         self._trainer = built(
             lambda: ExperienceGRPOTrainer(
                 policy,
@@ -93,6 +94,7 @@ class GrpoTrainer:
             self._trainer.train_critic(critic, split=plan.limits.shard is not None)
         if plan.limits.shard is not None:
             self._trainer.split()
+        self._memory = HostMemory(self._trainer)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -180,6 +182,19 @@ class GrpoTrainer:
             copy_processor(self._base, directory)
             return {}
 
+    def sleep(self) -> None:
+        """Keep nothing on the device until `wake`; idempotent. What stays: see `HostMemory`.
+
+        Raises: TrainingError during a step, and after a failed one.
+        """
+        with self._exclusive("sleep", asleep=True), self._ranks.together({"do": "sleep"}):
+            self._memory.sleep()
+
+    def wake(self) -> None:
+        """Take the device back, with every tensor as it was; idempotent. Raises: as `sleep`."""
+        with self._exclusive("waking up", asleep=True), self._ranks.together({"do": "wake"}):
+            self._memory.wake()
+
     def checkpoint_dir(self, step: int) -> Path:
         """Where the checkpoint of `step` is (or would be)."""
         return self._plan.output_dir / f"checkpoint-{step}"
@@ -205,6 +220,10 @@ class GrpoTrainer:
             self._hooks.carry_out(CheckpointOrder())
         elif order["do"] == "weights":
             self._state()
+        elif order["do"] == "sleep":
+            self._memory.sleep()
+        elif order["do"] == "wake":
+            self._memory.wake()
         else:
             self._hooks.close()
 
@@ -243,9 +262,10 @@ class GrpoTrainer:
             raise
 
     @contextmanager
-    def _exclusive(self, what: str) -> Iterator[None]:
+    def _exclusive(self, what: str, *, asleep: bool = False) -> Iterator[None]:
         """Around one operation: none begins while another runs, and none after a failure.
 
+        Args: asleep: whether it may begin while the trainer sleeps.
         Raises: TrainingError where it may not begin.
         """
         if not self._one_at_a_time.acquire(blocking=False):
@@ -255,26 +275,8 @@ class GrpoTrainer:
                 raise TrainingError(
                     f"this trainer was ended by {self._ended_by}; make a new one from a checkpoint."
                 )
+            if self._memory.asleep and not asleep:
+                raise TrainingError(f"{what} was asked for while the trainer sleeps; call wake first.")
             yield
         finally:
             self._one_at_a_time.release()
-
-
-def _load_start(plan: GrpoPlan) -> PreTrainedModel:
-    """The model to train: of the checkpoint, if there is one; with an adapter always the base."""
-    has_adapter = plan.objective.get("lora") is not None
-    source = plan.model_path if plan.resume_from is None or has_adapter else plan.resume_from
-    return load_policy(source, plan.model_path, plan.objective.get("reference"), plan.options)
-
-
-def _checkpoint_step(checkpoint: Path) -> int:
-    """Optimizer steps that were done when a checkpoint was written.
-
-    Raises: ResumeError when the folder is not a complete checkpoint.
-    """
-    state = checkpoint / "trainer_state.json"
-    if not state.is_file():
-        raise ResumeError(
-            f"'{checkpoint}' is not a trainer checkpoint: it has no {state.name}; resume from another."
-        )
-    return int(json.loads(state.read_text())["global_step"])

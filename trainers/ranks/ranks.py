@@ -36,7 +36,7 @@ Tensors = dict[str, torch.Tensor]
 class Order(TypedDict):
     """An order from rank 0 to the other ranks."""
 
-    do: Literal["make", "step", "checkpoint", "weights", "close", "end"]
+    do: Literal["make", "step", "checkpoint", "weights", "sleep", "wake", "close", "end"]
     arguments: NotRequired[Mapping[str, object]]
     """For the order `make`: a GrpoPlan as JSON."""
     checkpoint: NotRequired[bool]

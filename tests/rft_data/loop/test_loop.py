@@ -59,17 +59,17 @@ def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: di
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_engines_sleep_while_the_trainer_on_their_gpus_takes_a_step(
+def test_engines_and_the_trainer_on_their_gpus_sleep_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
-    """Also one that died after its last group was stored, and is up again only after a while."""
+    """Also an engine that died after its last group was stored, and is up again only after a while."""
     house, called = WholeRun(tmp_path, 0, steps=2, rule="two"), list[str]()
-    house.loop.shared_gpus = SharedGpus(house.loop.exploring.fleet, 60)
+    house.loop.shared_gpus = SharedGpus(house.loop.exploring.fleet, house.loop.training, 60)
     explorer, again = house.explorer, house.explorer.restart
     for role in (explorer, house.trainer):
 
-        def noted(method: str, *args: Any, call: Any = role.call, **more: Any) -> Any:
-            called.append(method)
+        def noted(method: str, *args: Any, call: Any = role.call, name: str = role.name, **more: Any) -> Any:
+            called.append(f"{name}.{method}" if name == "trainer" and method in ("sleep", "wake") else method)
             done = call(method, *args, **more)
             if dies and called.count("explore") == 2 and method == "explore":
                 explorer.close()
@@ -89,9 +89,20 @@ def test_engines_sleep_while_the_trainer_on_their_gpus_takes_a_step(
     house.check()
     house.close()
     said = [name for name in called if name not in ("metrics", "close")]
-    one_step = ["explore", "sleep", "step", "save_weights", "wake", "load_weights"]
+    published = ["save_weights", "trainer.sleep", "wake", "load_weights"]
+    one_step = ["explore", "sleep", "trainer.wake", "step", *published]
     second = ["explore", "load_weights", *one_step[1:]] if dies else one_step
-    assert said == ["save_weights", "load_weights", *one_step, *second]
+    assert said == [*published, *one_step, *second]
+
+
+def test_a_stop_wakes_the_trainer_for_its_checkpoint(tmp_path: Path) -> None:
+    house = WholeRun(tmp_path, 0, steps=6, rule="two")
+    house.loop.shared_gpus = SharedGpus(house.loop.exploring.fleet, house.loop.training, 60)
+    house.loop.stop_requested = lambda: house.loop.step == 1
+    with pytest.raises(Stopped, match="stopped at step 1 of 6"):
+        house.loop.run()
+    assert (house.loop.checkpoints / "checkpoint-1" / "trained.txt").is_file()
+    house.close()
 
 
 def crash_points() -> list[tuple[str, str]]:

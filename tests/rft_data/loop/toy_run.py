@@ -163,10 +163,12 @@ class ToyTrainer:
         self._pipeline_hash = pipeline_hash
         self._poisoned = poisoned
         self.trained: list[str] = []
+        self._asleep = False
         if resume_from is not None:
             self.trained = (Path(resume_from) / "trained.txt").read_text().splitlines()
 
     def step(self, lease: Lease, checkpoint: bool) -> StepReport:
+        assert not self._asleep
         table = self._buffer.leased(lease, self._pipeline_hash).table
         if len(self.trained) == self._poisoned:
             raise TrainingError("the loss is nan")
@@ -175,13 +177,21 @@ class ToyTrainer:
         files = self.checkpoint() if checkpoint else {}
         return StepReport({"reward": 1.0, "completions/mean_length": 2.0}, files=files)
 
+    def sleep(self) -> None:
+        self._asleep = True
+
+    def wake(self) -> None:
+        self._asleep = False
+
     def checkpoint(self) -> dict[str, FileFacts]:
+        assert not self._asleep
         folder = self._root / f"checkpoint-{len(self.trained)}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trained.txt").write_text("\n".join(self.trained))
         return flush(folder)
 
     def save_weights(self, directory: str, header: dict[str, Any]) -> str:
+        assert not self._asleep
         (Path(directory) / "trained.txt").write_text("\n".join(self.trained))
         return write_manifest(Path(directory), header)
 

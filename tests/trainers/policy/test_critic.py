@@ -242,7 +242,7 @@ def test_critic_has_a_rate_of_its_own(model_path: Path) -> None:
 
 def test_own_gradients_are_clipped_checked_and_cleared(model_path: Path) -> None:
     critic, _ = critic_of("separate", model_path)
-    callback = OwnGradients(critic.beside_policy())
+    callback = OwnGradients(critic.parameters())
     args = type("Args", (), {"max_grad_norm": 0.5})
     for p in critic.parameters():
         p.grad = torch.ones_like(p)

@@ -91,8 +91,8 @@ def scenario(folder: Path, model_path: Path, name: str, accumulate: int, /, **ch
 
 
 def split(folder: Path, model_path: Path, name: str) -> dict[str, Any]:
-    """Two steps of a model that is split, with a checkpoint after each."""
-    wanted = scenario(folder, model_path, "own-token-mean", 1, name=name, checkpoint=True)
+    """Two steps of a model that is split, with a checkpoint after each; it sleeps before each."""
+    wanted = scenario(folder, model_path, "own-token-mean", 1, name=name, checkpoint=True, sleeps=True)
     trl, objective = SPLIT[name]
     arguments = {
         **wanted["arguments"],
@@ -115,6 +115,7 @@ def resumed(wanted: dict[str, Any]) -> dict[str, Any]:
         "tables": wanted["tables"][1:],
         "first_step": 1,
         "checkpoint": False,
+        "sleeps": False,
     }
 
 
@@ -138,6 +139,9 @@ def run(trainer: GrpoTrainer, folder: Path, scenario: dict[str, Any]) -> list[di
     """Train it and write its weights."""
     reports = []
     for batch in batches(folder, scenario):
+        if scenario.get("sleeps", False):
+            trainer.sleep()
+            trainer.wake()
         report = trainer.train_on(batch, checkpoint=scenario.get("checkpoint", False))
         reports.append({"metrics": dict(report.metrics), "ess": {str(v): e for v, e in report.ess.items()}})
     out = folder / scenario["name"]
@@ -155,7 +159,7 @@ def alone(folder: Path, wanted: dict[str, Any], out: str) -> tuple[dict[str, tor
         "limits": limits,
     }
     trainer = make_trainer(arguments, ALONE)
-    reports = run(trainer, folder, {**wanted, "name": out})
+    reports = run(trainer, folder, {**wanted, "name": out, "sleeps": False})
     trainer.close()
     return weights(folder / out), reports
 

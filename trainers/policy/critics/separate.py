@@ -75,9 +75,9 @@ class SeparateCritic:
         """Parameters of backbone and head."""
         return [*self.backbone.parameters(), *self.head.parameters()]
 
-    def beside_policy(self) -> list[torch.nn.Parameter]:
-        """All parameters, since the policy model has none of them."""
-        return self.parameters()
+    def beside_policy(self) -> list[torch.nn.Module]:
+        """Backbone and head."""
+        return [self.backbone, self.head]
 
     def save(self, folder: Path, *, write: bool) -> None:
         """Write backbone and head, where `write`; every rank calls it."""

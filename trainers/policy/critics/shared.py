@@ -52,8 +52,8 @@ class SharedCritic:
         """The parameters of the head."""
         return list(self.head.parameters())
 
-    def beside_policy(self) -> list[torch.nn.Parameter]:
-        """No parameters: the head is part of the policy model."""
+    def beside_policy(self) -> list[torch.nn.Module]:
+        """None: the head is part of the policy model."""
         return []
 
     def save(self, folder: Path, *, write: bool) -> None:
