@@ -123,7 +123,7 @@ def _memory(recipe: RunRecipe, size: ModelSize, look: Look, cards: Cards | None)
             f"on the CPU: about {size_text(needed)} of {size_text(there)}, {verdict} (libraries in "
             f"{counted(processes, 'process')} take {size_text(processes * ROLE_BYTES)} of it){other}",
         )
-    asked = together(found, lambda one: int(1000 * one.gpus * one.count)) / 1000
+    asked = together(found, lambda one: 0 if one.shared else int(1000 * one.gpus * one.count)) / 1000
     if cards is not None:
         yield from (("fits", words) for words in verdicts(found, cards))
     elif asked:

@@ -44,7 +44,7 @@ class Place:
     parts: Mapping[str, int]
     """Bytes, by what they are for."""
     shared: bool = False
-    """Whether it is on the one GPU of a run in one process, or on those that trainer and engine share."""
+    """Whether it is on the one GPU of a run in one process, or on those that `colocate` gives the engine."""
     cache: Cache | None = None
     """The cache of a vLLM engine; None: the process needs all of `parts` at once."""
     devices: int = 1
@@ -86,8 +86,8 @@ def trainer_place(recipe: TrainingRecipe, size: ModelSize, *, shared_gpu: bool) 
         shard=place.shard is not None,
     )
     parts = training_memory(size, how, micro_batch(recipe))
-    shared = shared_gpu or recipe.placement.colocate
-    return Place("trainer", place.processes, gpus, parts, shared, in_turns=True)
+    # with `colocate` it has the GPUs for itself while it is awake: the engine sleeps
+    return Place("trainer", place.processes, gpus, parts, shared_gpu, in_turns=True)
 
 
 def engine_places(

@@ -237,6 +237,14 @@ def test_one_process_on_a_machine_with_a_gpu_uses_the_gpu() -> None:
     assert "DOES NOT FIT, by " in text
 
 
+def test_trainer_and_engine_that_take_turns_each_have_the_whole_gpu() -> None:
+    places = "placement={use: local, colocate: true, explorers: {gpus: 1}, trainer: {gpus: 1}}"
+    text = "\n".join(outlook_lines(online(places), "24GB"))
+    assert "trainer, on a GPU (24 GiB): fits, 23" in text
+    assert "on the GPU, which they share (24 GiB): fits, with all 128 sequences" in text
+    assert "on GPUs: 1 of them" in "\n".join(outlook_lines(online(places)))
+
+
 def test_training_on_stored_groups_has_no_engine(tmp_path: Path) -> None:
     stage = "{algorithm: grpo, steps: 5, groups_per_step: 4, trl: {gradient_accumulation_steps: 2}}"
     path = tmp_path / "train.yaml"
