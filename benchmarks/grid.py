@@ -157,10 +157,9 @@ def rft_run(
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_name(f"{folder.name}.log")
-    code = "from rft_data.cli.app import main; main()"
     with log.open("a") as out:
         process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-c", code, "run", str(recipe), *changes],
+            [sys.executable, "-m", "rft_data.cli.app", "run", str(recipe), *changes],
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -1,10 +1,11 @@
 """A process that has imported the libraries, out of which children of the tests are forked.
 
 A role of a run spends 4 to 10 s of processor time on imports, and the tests start hundreds of them. What is
-in `FORKED` begins here with its modules loaded, and is otherwise what it would be: a child of the process
-that started it, with the environment, folder, streams and descriptors that it was given. All others start as
-ever, and so do all with RFT_TEST_FRESH=1, on other systems than Linux, and where an import would read another
-environment.
+in `FORKED`, and code that begins with FORK, begins here with its modules loaded, and is otherwise what it
+would be: a child of the process that started it, with the environment, folder, streams and descriptors that
+it was given. Beside each such child a copy of the template waits for the children that it starts itself. All
+others start as ever, and so do all with RFT_TEST_FRESH=1, on other systems than Linux, and where an import
+would read another environment.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,19 @@ from typing import Any
 from rft_data.core import failpoints
 
 COMMAND = "rft_data.cli.app"
-FORKED = ("rft_data.placement.child", "trainers.ranks.follower", COMMAND)
+FORK = "# forked\n"
+"""Begins the code of a `python -c` that may find more modules loaded than it imports."""
+FORKED = (
+    "rft_data.placement.child",
+    "rft_data.run.recipe_form_child",
+    "rft_data.run.text_vector_child",
+    "rft_data.run.trial.child",
+    "rft_data.web.readmit_child",
+    "tests.rft_data.run.killing",
+    "tests.trainers.ranks.rank_scenarios",
+    "trainers.ranks.follower",
+    COMMAND,
+)
 """Modules that are started with `python -m`; the last of them also as `rft`."""
 PRELOADED = (
     "explorers.engines.transformers_engine",
@@ -47,7 +62,7 @@ READ = (
 """How names of variables begin that imports read; where one of them differs a command starts as ever."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Threads of libraries would be missing in what is forked."""
-_SUBREAPER = 36
+_SUBREAPER, _DEATH_SIGNAL = 36, 1
 _HEAD = struct.Struct("<i")
 _ABOVE = 500
 """Descriptors are moved beyond this one before they get their places."""
@@ -57,16 +72,9 @@ _real: Any = subprocess._fork_exec  # type: ignore[attr-defined]  # what Popen c
 class Template:
     """The process, as the one that starts children sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self.owner = os.getpid()
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-u", __file__, str(theirs.fileno()), str(self.owner)],
-                pass_fds=[theirs.fileno()],
-                env={**_environment_here, **_ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[1])},
-                stdin=subprocess.DEVNULL,
-            )
+        self._socket, self._process = end, process
 
     def fork(self, order: dict[str, Any], descriptors: list[int]) -> int:
         """The id of a new child of this process."""
@@ -78,6 +86,19 @@ class Template:
             return int(_HEAD.unpack(_exactly(self._socket, _HEAD.size))[0])
         finally:
             _adopt(False)
+
+
+def _begun() -> Template:
+    """A template of this process's own."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-u", __file__, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            env={**_environment_here, **_ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[1])},
+            stdin=subprocess.DEVNULL,
+        )
+    return Template(ours, process)
 
 
 _template: Template | None = None
@@ -101,19 +122,21 @@ def _fork_exec(*given: Any) -> int:
     words = [os.fsdecode(word) for word in command]
     module, *arguments = _ordered(words)
     env = _environment(environment)
-    if module not in FORKED or not _suits(env):
+    mine = _template is None or _template.owner == os.getpid()
+    if not (mine and module in ("-c", *FORKED) and _suits(env)):
         return int(_real(*given))
     here = os.fsdecode(folder) if folder else str(Path.cwd())
     own_session, group = given[15:17]
     stdin, stdout, stderr = streams[0], streams[3], streams[5]
     sent = [stdin if stdin >= 0 else 0, stdout if stdout >= 0 else 1, stderr if stderr >= 0 else 2, *passed]
+    script = words[0] if words[0] != sys.executable else ""
     order = {
         "module": module,
         "arguments": arguments,
-        "script": words[0] if words[0] != sys.executable else "",
+        "script": script,
         "environment": env,
         "folder": here,
-        "first": [] if "-P" in words[:3] else [here if "-m" in words[:3] else str(Path(words[0]).parent)],
+        "first": [] if "-P" in words[:3] else [str(Path(words[0]).parent) if script else here],
         "places": [0, 1, 2, *passed],
         "own_session": bool(own_session),
         "group": group,
@@ -127,9 +150,10 @@ def _ordered(words: list[str]) -> list[str]:
     if words[0] == str(Path(sys.executable).with_name("rft")):
         return [COMMAND, *words[1:]]
     options = [word for word in words[1:4] if word in ("-P", "-u")]
-    if words[0] != sys.executable or words[1 + len(options) : 2 + len(options)] != ["-m"]:
-        return [""]
-    return words[2 + len(options) :]
+    kind, *rest = words[1 + len(options) :] or [""]
+    if words[0] == sys.executable and kind == "-c" and rest[0].startswith(FORK):
+        return ["-c", *rest]
+    return rest if words[0] == sys.executable and kind == "-m" else [""]
 
 
 def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
@@ -146,8 +170,8 @@ def _suits(env: dict[str, str]) -> bool:
 
 def _shared() -> Template:
     global _template
-    if _template is None or _template.owner != os.getpid():
-        _template = Template()
+    if _template is None:
+        _template = _begun()
     return _template
 
 
@@ -189,12 +213,32 @@ def serve(end: socket.socket, owner: int) -> dict[str, Any] | None:
                 time.sleep(0.001)
             for one in (told, tell):
                 os.close(one)
+            if (copied := _copied(descriptors)) is not None:
+                end, owner = copied
+                continue
             _become(order, descriptors)
             return order
         os.waitpid(between, 0)
         end.sendall(os.read(told, _HEAD.size))
         for one in (told, tell, *descriptors):
             os.close(one)
+
+
+def _copied(descriptors: list[int]) -> tuple[socket.socket, int] | None:
+    """In a copy of this process: where its orders come from, and whose; in this process itself None."""
+    global _template
+    ours, theirs = socket.socketpair()
+    owner = os.getpid()
+    if os.fork():
+        theirs.close()
+        _template = Template(socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, _ABOVE)))
+        ours.close()
+        return None
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    ours.close()
+    for one in descriptors:
+        os.close(one)
+    return theirs, owner
 
 
 def _become(order: dict[str, Any], descriptors: list[int]) -> None:
@@ -214,13 +258,15 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
     own = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = [*order["first"], *own, *_BASE]
     importlib.reload(failpoints)  # it reads its variable when it is imported
-    sys.argv[:] = [order["script"] or order["module"], *order["arguments"]]
+    own_arguments = order["arguments"][1:] if order["module"] == "-c" else order["arguments"]
+    sys.argv[:] = [order["script"] or order["module"], *own_arguments]
 
 
 def main() -> None:
     """Import, then serve; in a child: be the module that was ordered."""
     end, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     end.set_inheritable(False)
+    _environment_here.update(os.environ)
     for module in PRELOADED:
         importlib.import_module(module)
     if len(os.listdir("/proc/self/task")) > 1:
@@ -229,7 +275,11 @@ def main() -> None:
     gc.freeze()
     if (order := serve(end, owner)) is not None:
         gc.unfreeze()
-        if order["script"]:
+        subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
+        if order["module"] == "-c":
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(order["arguments"][0], sys.modules["__main__"].__dict__)  # noqa: S102 - as python -c does
+        elif order["script"]:
             runpy.run_path(order["script"], run_name="__main__")
         else:
             runpy.run_module(order["module"], run_name="__main__", alter_sys=True)

@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from tests import template
+from tests.processes import runs
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(
     subprocess._fork_exec is template._real,  # type: ignore[attr-defined]
@@ -47,6 +49,32 @@ def test_it_is_a_child_of_this_process_and_ends_as_it_is_told(tmp_path: Path) ->
         assert any(word.endswith("template.py") for word in process.cmdline())
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
+
+
+SAYS = (
+    f"{template.FORK}import os, sys; print(os.getpid(), os.getppid(), 'torch' in sys.modules, *sys.argv[1:])"
+)
+CALLS = f"""{template.FORK}
+import os, subprocess, sys
+print(os.getpid(), os.getppid(), "torch" in sys.modules, flush=True)
+subprocess.run([sys.executable, *sys.argv[1:]], check=True)
+print("ended", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_code_that_may_be_forked_is_and_so_is_what_it_starts() -> None:
+    command = [sys.executable, "-c", CALLS, "-c", SAYS, "given"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().split() == [str(child.pid), str(os.getpid()), "True"]
+        assert child.stdout.readline().split()[1:] == [str(child.pid), "True", "given"]
+        assert child.stdout.readline() == "ended\n"
+        beside = psutil.Process(child.pid).children()
+        assert len(beside) == 1, "the copy of the template"
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+    wait_for(lambda: not runs(beside[0].pid))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from rft_data.placement.local import LocalPlacement
 from tests.processes import runs
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.placement.conftest import HERE, pid_of, spec, wait_for
+from tests.template import FORK
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,9 @@ CONDUCTOR = """
 @pytest.mark.slow
 def test_children_end_when_their_conductor_is_killed() -> None:
     conductor = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CONDUCTOR), str(HERE)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FORK + textwrap.dedent(CONDUCTOR), str(HERE)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert conductor.stdout is not None
     pids = [int(pid) for pid in conductor.stdout.readline().split()]

@@ -33,6 +33,7 @@ from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.tasks.selectors import Shuffle
 from rft_data.weights.versions import VersionRegistry
 from tests.rft_data.loop.toy_run import OPERATORS, SIZE, TASKS
+from tests.template import FORK
 
 TOY = "tests.rft_data.loop.toy_run"
 STEPS = 8
@@ -189,7 +190,7 @@ def test_what_a_killed_asynchronous_run_trained_is_what_was_dispatched(tmp_path:
     moments = np.random.default_rng(7)
     for attempt, kill_at in enumerate([1, 6, None]):
         call = f"run_to_the_end(Path({str(tmp_path)!r}), {attempt}, doomed={kill_at is not None})"
-        code = f"from {__name__} import Path, run_to_the_end; {call}"
+        code = f"{FORK}from {__name__} import Path, run_to_the_end; {call}"
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             for line in child.stdout:

@@ -26,6 +26,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.schema import TABLES
 from rft_data.recipe.layers import named_recipe
 from rft_data.run.serve import JOURNAL, ServeSettings, check_same_model, recipe_settings
+from tests.template import FORK
 from tests.waiting import wait_for
 from trainers.models.tiny_model import build_tiny_model
 
@@ -94,7 +95,7 @@ def _loopback() -> str:
 def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     pytest.importorskip("vllm")
     model = build_tiny_model(tmp_path / "tiny", seed=3, hidden_size=64, num_layers=2, num_heads=2)
-    command = [sys.executable, "-c", "from rft_data.cli.app import main; main()", "serve", str(model)]
+    command = [sys.executable, "-c", f"{FORK}from rft_data.cli.app import main; main()", "serve", str(model)]
     out = tmp_path / "out"
     with out.open("wb") as file, (tmp_path / "err").open("wb") as log:
         process = subprocess.Popen(

@@ -23,6 +23,7 @@ from rft_data.tasks.selectors.shuffle import Shuffle
 from tests.ports import free_port
 from tests.rft_data.placement.hub.conftest import wait_for
 from tests.rft_data.run.test_modes import EXPLORE, TRAIN, recipe
+from tests.template import FORK
 
 SECRET = "a-secret"  # noqa: S105
 GATE = "RFT_TEST_GATE"
@@ -63,7 +64,7 @@ def explorer(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A run that explores six groups, the last two of them once the gate is open."""
     recipe(tmp_path, SERVED, "looking", "explore", groups=6, port=port)
     environment = {**os.environ, HUB_TOKEN: SECRET, GATE: str(tmp_path / "gate")}
-    command = [sys.executable, "-c", RUN, str(tmp_path / "looking.yaml")]
+    command = [sys.executable, "-c", f"{FORK}{RUN}", str(tmp_path / "looking.yaml")]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3], env=environment) as process:
         yield process
         process.kill()

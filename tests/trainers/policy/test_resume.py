@@ -18,6 +18,7 @@ import torch
 from rft_data.core.errors import TrainingError
 from rft_data.core.files import file_digest
 from rft_data.core.protocols import LeasedBatch
+from tests.template import FORK
 from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.plan import GrpoPlan, Limits
 
@@ -143,7 +144,7 @@ def test_continued_in_a_new_process_equals_straight_for_every_kind_of_checkpoint
     # each writes beside its checkpoint
     checkpoints[-1] = shutil.move(checkpoints[-1], tmp_path / "late" / "checkpoint-5")
     done = subprocess.run(
-        [sys.executable, "-c", CONTINUE, dropout_model, arrow, *checkpoints],
+        [sys.executable, "-c", f"{FORK}{CONTINUE}", dropout_model, arrow, *checkpoints],
         cwd=REPO,
         capture_output=True,
         text=True,

@@ -57,7 +57,7 @@ def write_runs(folder: Path, model_path: Path, rows_table: Rows) -> None:
         scenario(folder, model_path, "trl-row-mean", 1, name="nan", tables=["nan"]),
     ]
     (folder / "scenarios.json").write_text(json.dumps(scenarios))
-    command = [sys.executable, rank_scenarios.__file__, str(folder)]
+    command = [sys.executable, "-m", rank_scenarios.__name__, str(folder)]
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=root)

@@ -1,4 +1,4 @@
-"""What trainers of two processes train in the tests, and rank 0 of one: `python rank_scenarios.py FOLDER`.
+"""What trainers of two processes train in the tests, and rank 0 of one: `python -m` this module FOLDER.
 
 FOLDER/scenarios.json lists what is trained; weights and reports are written beside it. Not a test itself.
 """
@@ -196,7 +196,7 @@ def attempt(trainer: GrpoTrainer, batch: LeasedBatch) -> str:
 
 def stalled_step(others: RankProcesses, trainer: GrpoTrainer, batch: LeasedBatch) -> str:
     """What a step raises while the other rank is stopped."""
-    os.kill(psutil.Process().children()[0].pid, signal.SIGSTOP)
+    os.kill(others._others[0].pid, signal.SIGSTOP)
     others.ranks.deadline_s = 2.0
     return attempt(trainer, batch)
 
@@ -204,6 +204,7 @@ def stalled_step(others: RankProcesses, trainer: GrpoTrainer, batch: LeasedBatch
 def main(folder: Path) -> None:
     """Every scenario, the last of which fails; then a rank that hangs."""
     told: dict[str, Any] = {}
+    before = psutil.Process().children()
     others = RankProcesses(2, 120.0)
     for scenario in json.loads((folder / "scenarios.json").read_text()):
         trainer = made(others, scenario)
@@ -218,7 +219,8 @@ def main(folder: Path) -> None:
     told["stalled"] = stalled_step(others, trainer, batches(folder, scenario)[0])
     trainer.close()
     others.close(now=True)
-    told["left"] = [[child.pid for child in psutil.Process().children()], os.environ.get("RANK")]
+    left = [child.pid for child in psutil.Process().children() if child not in before]
+    told["left"] = [left, os.environ.get("RANK")]
     (folder / "told.json").write_text(json.dumps(told))
 
 
