@@ -151,6 +151,7 @@ class Front:
         if resources.coordinator is not None:
             started.append(resources.coordinator.proc.pid)
         await self._llm.collective_rpc("rft_end_with", args=(os.getpid(), started))
+        await self._llm.collective_rpc("rft_join_stages")
 
     async def _asked(
         self, request_id: str, prompt: TokensPrompt, parameters: SamplingParams, came: Came

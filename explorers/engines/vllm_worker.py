@@ -67,6 +67,14 @@ class WeightExtension:
         """See `guarding.end_with`."""
         end_with(owner, others)
 
+    def rft_join_stages(self) -> None:
+        """Make what a pipeline stage receives the stage before it into.
+
+        vLLM 0.31 makes it in a trial run, which it leaves out on a CPU where nothing is compiled.
+        """
+        if self.vllm_config.parallel_config.pipeline_parallel_size > 1:
+            self.model_runner.profile_run()
+
     def rft_seed(self, seed: int) -> None:
         """Seed sampling: in the same way in all workers of one copy of the model, differently in each copy.
 

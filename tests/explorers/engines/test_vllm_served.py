@@ -193,13 +193,18 @@ def test_nothing_is_left_of_an_engine_whose_process_is_killed(tied: Published) -
 
 @pytest.mark.slow
 @pytest.mark.served
-def test_weights_and_adapters_by_broadcast_reach_all_workers(tied: Published) -> None:
+@pytest.mark.parametrize(
+    "devices", [{"tensor_parallel_size": 2}, {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}]
+)
+def test_weights_and_adapters_by_broadcast_reach_all_workers(
+    tied: Published, devices: dict[str, int]
+) -> None:
     pytest.importorskip("vllm")
     from tests.explorers.engines.served import served_engine
 
     sender = GroupSender("gloo", "127.0.0.1")
     way = {"use": "gloo", "host": sender.host, "port": sender.port, "explorer": "one"}
-    engine = served_engine(tied.base, seed=0, max_model_len=128, options={}, transport=way)
+    engine = served_engine(tied.base, seed=0, max_model_len=128, options=devices, transport=way)
     for ref in (tied.ref("a"), tied.ref("b"), adapter_ref(tied)[0]):
         sender.offer(ref, ["one"])
         assert asyncio.run(engine.swap_weights(ref)) <= 1e-4
