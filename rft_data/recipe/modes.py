@@ -62,6 +62,15 @@ class ExploreRecipe(PlayingRecipe):
         return "mode 'explore'"
 
     @model_validator(mode="after")
+    def _one_hub(self) -> ExploreRecipe:
+        if self.serve is not None and self.buffer.is_hub:
+            raise ValueError(
+                "'serve' offers a hub of the run's own, and 'buffer.uri' is one already, at which runs of "
+                "mode 'train' find the groups; remove 'serve'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _served(self) -> ExploreRecipe:
         if self.explorer.base_url is not None and self.model.path is None:
             raise ValueError(
@@ -249,6 +258,15 @@ class DataRecipe(TasksRecipe):
     """Components of the reward that scores them; their weighted sum is stored. Needed with `rollouts`."""
     placement: DataPlace = Field(default_factory=DataPlace, exclude_if=lambda given: given == DataPlace())
     """The place of `task_ops`; the default is this process."""
+
+    @model_validator(mode="after")
+    def _own_buffer(self) -> DataRecipe:
+        if self.buffer.is_hub:
+            raise ValueError(
+                "'buffer.uri' is a hub's address, and mode 'data' writes its buffer itself; give the folder, "
+                "before `rft hub` serves it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _coherent(self) -> DataRecipe:

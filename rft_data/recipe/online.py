@@ -55,6 +55,15 @@ class OnlineRecipe(PlayingRecipe):
     ab: AbTest | None = Field(default=None, exclude_if=lambda given: given is None)
     """A share of the users of a served run that older weights serve, for comparison; left out: none."""
 
+    @model_validator(mode="after")
+    def _one_hub(self) -> OnlineRecipe:
+        if self.rewards is not None and self.rewards.port and self.buffer.is_hub:
+            raise ValueError(
+                "'rewards.port' is of a hub of the run's own, and 'buffer.uri' is one already, which takes "
+                "the feedback; remove the port"
+            )
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, tree: object, info: ValidationInfo) -> object:

@@ -72,15 +72,6 @@ class Recipe(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _own_buffer(self) -> Self:
-        if self.buffer.is_hub and self.mode != "train":
-            raise ValueError(
-                f"'buffer.uri' is a hub's address, and a run of mode '{self.mode}' needs a buffer of its "
-                "own; only mode 'train' works behind another run's hub: give a folder"
-            )
-        return self
-
     def keep_references(self, found: Mapping[Loc, str]) -> None:
         """Remember which values came from the environment, and from which reference."""
         self._references.update(found)

@@ -88,13 +88,14 @@ class BufferSection(Section):
     """The store of the experiences."""
 
     uri: str
-    """A folder, or an object-store URL (`s3://bucket/prefix`); in mode `train` also a running run's hub."""
+    """A folder, an object-store URL (`s3://bucket/prefix`), or the address of a hub: of `rft hub`, which
+    serves several runs at once, or in mode `train` of a running run."""
     durability: Literal["process", "power"] = "process"
     """The failures that a stored row survives: the death of every process, or of the machine too (slower)."""
 
     @property
     def is_hub(self) -> bool:
-        """Whether a running run owns the buffer, and `uri` is the address of its hub."""
+        """Whether another process owns the buffer, and `uri` is the address of its hub."""
         return self.uri.startswith("hub://")
 
 

@@ -254,9 +254,8 @@ def _closer(recipe: TrainingRecipe, run: Run, pipeline: Pipeline) -> GroupCloser
         join = recipe.feedback_join or {}
         named: dict[str, Any] = {name: join[name] for name in ("key", "how") if name in join}
         awaiting = Awaiting(run.buffer, Delayed(recipe.rewards.wait_s, **named))
-    elsewhere = run.hub is not None
     return GroupCloser(
-        run.buffer, pipeline, run.run_id, run.attempt, recipe.least_members, awaiting, elsewhere
+        run.buffer, pipeline, run.run_id, run.attempt, recipe.least_members, awaiting, run.explored_elsewhere
     )
 
 
@@ -283,7 +282,7 @@ def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispa
         checkpoints=checkpoints,
         step_deadline_s=recipe.deadlines.step_s,
         colocated=recipe.placement.colocate,
-        planned_elsewhere=None if run.hub is None else planned_groups(run.buffer, run.run_id),
+        planned_elsewhere=planned_groups(run.buffer, run.run_id) if run.explored_elsewhere else None,
     )
 
 

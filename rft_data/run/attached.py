@@ -1,4 +1,4 @@
-"""A run that trains in a buffer which a running run owns: through the hub of that run, as its client."""
+"""A run in a buffer which another process owns: through its hub, that of a running run or `rft hub`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from rft_data.placement.hub.access import narrowed, parse_token
 from rft_data.placement.hub.client import HUB_TOKEN, HubClient
 
 
-def attach(address: str, name: str) -> tuple[HubClient, str]:
+def attach(address: str, name: str, *, owns: bool) -> tuple[HubClient, str]:
     """A client of the hub at `address` for the run `name`, and its token.
 
-    Raises: RecipeError without a token in the environment.
+    Args: owns: whether the run writes rows and makes tokens for its explorers: then it needs the secret.
+    Raises: RecipeError without a token, or the secret, in the environment.
     """
+    if owns:
+        secret = hub_secret("buffer.uri")
+        return HubClient(address, secret), secret
     given = os.environ.get(HUB_TOKEN, "")
     if not given:
         raise RecipeError(
@@ -29,7 +33,7 @@ def attach(address: str, name: str) -> tuple[HubClient, str]:
 
 
 def hub_secret(key: str) -> str:
-    """The secret of a run whose hub others use, from the environment; `key`: of the recipe that needs it.
+    """The secret of a hub that several use, from the environment; `key`: of the recipe that needs it.
 
     Raises: RecipeError without one.
     """
@@ -37,7 +41,7 @@ def hub_secret(key: str) -> str:
     if not secret or parse_token(secret) is not None:
         found = "holds the token of a client" if secret else "is not set"
         raise RecipeError(
-            f"'{key}' needs a secret for the run's hub, and the environment variable {HUB_TOKEN} {found}; "
+            f"'{key}' needs the secret of a hub, and the environment variable {HUB_TOKEN} {found}; "
             "set it to a secret of your own. Others get tokens that are made from it (`rft token`)."
         )
     return secret

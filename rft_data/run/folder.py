@@ -22,7 +22,7 @@ from rft_data.core.filters import Compare
 from rft_data.core.lookup import OWN_CODE
 from rft_data.core.scratch import on_store
 from rft_data.core.version import __version__
-from rft_data.core.words import RunMilestone
+from rft_data.core.words import Mode, RunMilestone
 from rft_data.placement.hub.access import HubAccess
 from rft_data.recipe.extending import check_more_steps, same_but_longer
 from rft_data.recipe.load import OWN_CODE_FILE
@@ -118,6 +118,8 @@ class Run:
         self.hash = content_id(self._saved)
         self.hub: HubAccess | None = None
         """The hub behind which the buffer is; None: this run owns it."""
+        self.explored_elsewhere = recipe.buffer.is_hub and recipe.mode == Mode.TRAIN
+        """Whether another process plays this run's groups."""
         self.sandbox: Choice | None = None
         """The place of the model's programs; None before it is known, and where none run."""
         self.buffer = self._opened(recipe)
@@ -136,9 +138,9 @@ class Run:
     def _opened(self, recipe: RunRecipe) -> Buffer:
         if not recipe.buffer.is_hub:
             return Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
-        client, token = attach(recipe.buffer.uri, recipe.name)
+        client, token = attach(recipe.buffer.uri, recipe.name, owns=recipe.mode != Mode.TRAIN)
         self.hub = HubAccess(recipe.buffer.uri, token)
-        return cast("Buffer", client)  # it has the methods that a run of mode `train` calls
+        return cast("Buffer", client)  # it has the methods that a run calls
 
     def _ledger(self, max_uses: int) -> Ledger:
         if isinstance(self.buffer, Buffer):

@@ -61,8 +61,7 @@ class OfflineStages:
         run, name, folder = self.run, stage_name(number, stage), self.folder(number, stage)
         # made before the stage is trained, so that a package that is missing is not found hours later
         trackers = make_trackers(self.trackers, run.run_id, run.directory, 0, axis=name)
-        if run.hub is None:
-            store_said(run.buffer)
+        store_said(run.buffer)
         given = {
             "options": stage.trl,
             "data": _data(stage, run.run_id),

@@ -14,14 +14,14 @@ import pyarrow as pa
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from rft_data.buffer import Buffer
-from rft_data.core.codec import to_table, to_tasks
+from rft_data.core.codec import to_preferences, to_table, to_tasks
 from rft_data.core.errors import ConflictError, RecipeError, RowError, UnknownComponentError
 from rft_data.core.filters import In, parse_filter
 from rft_data.core.groups import Lease
 from rft_data.core.lookup import suggest
 from rft_data.core.named_tables import known_columns, table_schema
 from rft_data.core.rows import Feedback
-from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
+from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, PREFERENCES, TABLES, TASKS
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.file_parts import PART
 from rft_data.placement.hub.ledgers import Ledgers
@@ -29,13 +29,24 @@ from rft_data.placement.hub.readmission import Readmission
 from rft_data.placement.hub.run_files import RunFiles
 from rft_data.placement.hub.wire import AppendAnswer, Rows
 
-ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "trained_tokens", "tags", "quarantine")
+ROW_TABLES = (
+    "runs",
+    "task_state",
+    "groups",
+    "versions",
+    "metrics",
+    "trained_tokens",
+    "stage_rows",
+    "tags",
+    "quarantine",
+)
 """Tables that `add_rows` may write; each other table has its own call, which checks more."""
 BRINGING: Mapping[str, pa.Schema] = {
     "append": INCOMING,
     "annotate": ANNOTATIONS,
     "readmit": ANNOTATIONS,
     "add_tasks": pa.schema([field for field in TASKS if field.name != "created_at"]),
+    "add_preferences": PREFERENCES,
     "write_file": PART,
 }
 """The calls that bring rows, and their columns."""
@@ -61,6 +72,7 @@ class Calls:
             "append": self.append,
             "annotate": self.annotate,
             "add_tasks": self.add_tasks,
+            "add_preferences": self.add_preferences,
             "readmit": Readmission(buffer).readmit,
         }
         without_rows: dict[str, Callable[..., object]] = {
@@ -130,6 +142,10 @@ class Calls:
     def add_tasks(self, table: pa.Table) -> int:
         """`Buffer.add_tasks`."""
         return self._buffer.add_tasks(to_tasks(table.append_column("created_at", pa.nulls(table.num_rows))))
+
+    def add_preferences(self, table: pa.Table) -> int:
+        """`Buffer.add_preferences`."""
+        return self._buffer.add_preferences(to_preferences(table))
 
     def add_rows(self, name: str, rows: list[dict[str, object]]) -> None:
         """`Buffer.add_rows` for ROW_TABLES; a row whose key is stored already is not stored again.

@@ -21,8 +21,8 @@ from rft_data.core.errors import StalledError
 from rft_data.core.filters import Filter, to_json
 from rft_data.core.groups import Lease
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Experience, Feedback, Task
-from rft_data.core.schema import EXPERIENCES, TASKS
+from rft_data.core.rows import Experience, Feedback, PreferencePair, Task
+from rft_data.core.schema import EXPERIENCES, PREFERENCES, TASKS
 from rft_data.placement.hub import wire
 from rft_data.placement.hub.connection import Connection, Locate
 from rft_data.placement.hub.remote_ledger import RemoteLedger
@@ -132,6 +132,13 @@ class HubClient:
         if not tasks:
             return 0
         return int(self.connection.call("add_tasks", {}, to_table(tasks, TASKS), deadline_s=deadline_s))
+
+    def add_preferences(self, pairs: Sequence[PreferencePair], *, deadline_s: float = DEADLINE_S) -> int:
+        """`Buffer.add_preferences`."""
+        if not pairs:
+            return 0
+        table = to_table(pairs, PREFERENCES)
+        return int(self.connection.call("add_preferences", {}, table, deadline_s=deadline_s))
 
     def add_feedback(self, feedback: Sequence[Feedback], *, deadline_s: float = DEADLINE_S) -> int:
         """`Buffer.add_feedback`, all of it or none; a run that waits for it continues within a second.

@@ -67,5 +67,5 @@ def test_hub_without_a_secret_says_how_to_give_one(
     monkeypatch.setenv(HUB_TOKEN, held)
     done = CliRunner().invoke(app, ["hub", str(tmp_path / "buffer")])
     assert done.exit_code != 0
-    assert "'rft hub' needs a secret" in done.output
+    assert "'rft hub' needs the secret of a hub" in done.output
     assert not (tmp_path / "buffer").exists()
