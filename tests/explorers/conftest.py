@@ -138,7 +138,7 @@ class ServedBench(Bench):
 
 
 SERVED_HERE = "RFT_TEST_SERVED_HERE"
-"""Set where tests marked `served` run."""
+"""Set where tests marked `served` run: vLLM's options, as JSON, by which the engine has two devices."""
 
 
 def _engine_class(kind: str) -> Callable[..., Engine]:

@@ -6,13 +6,17 @@ does not depend on which process gets the processor.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.explorers.conftest import SERVED_HERE
 
 FORK = multiprocessing.get_context("fork")
 
@@ -41,7 +45,7 @@ def served_engine(model_path: Path, **settings: Any) -> Any:
     """A `ServedVllmEngine` over two devices with a `brake`."""
     from explorers.engines.vllm_served import ServedVllmEngine
 
-    settings["options"] = {"tensor_parallel_size": 2, **settings["options"]}
+    settings["options"] = {**json.loads(os.environ[SERVED_HERE]), **settings["options"]}
     brake = Brake()
     with _forked(), _braked(brake):
         engine: Any = ServedVllmEngine(model_path, **settings)
@@ -69,18 +73,23 @@ def _proves(core: Any) -> bool:
 def _braked(brake: Brake) -> Iterator[None]:
     from vllm.v1.engine.core import EngineCore
 
-    step, resume = EngineCore.step, EngineCore.resume_scheduler
+    steps = {name: getattr(EngineCore, name) for name in ("step", "step_with_batch_queue")}
+    resume = EngineCore.resume_scheduler
 
-    def braked_step(core: Any) -> Any:
-        # a pause is complete after one more step, which samples nothing
-        free = core.is_scheduler_paused() or _proves(core)
-        return step(core) if free or brake.taken() else ({}, False)
+    def braked(step: Any) -> Any:
+        def braked_step(core: Any) -> Any:
+            # a pause is complete after one more step, which samples nothing
+            free = core.is_scheduler_paused() or _proves(core)
+            return step(core) if free or brake.taken() else ({}, False)
+
+        return braked_step
 
     def braked_resume(core: Any) -> None:
         brake.left.value = brake.each.value
         resume(core)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EngineCore, "step", braked_step)
+        for name, step in steps.items():
+            patch.setattr(EngineCore, name, braked(step))
         patch.setattr(EngineCore, "resume_scheduler", braked_resume)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -38,12 +39,13 @@ PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(SERVED_HERE in os.environ, reason="this is the child")
 def test_an_engine_over_several_processes_keeps_every_claim_of_one() -> None:
+    """By hand with pipeline stages: the child's command with SERVED_HERE='{"pipeline_parallel_size": 2}'."""
     pytest.importorskip("vllm")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "served"]
     done = subprocess.run(
         [*command, "tests/explorers/engines"],
         cwd=ROOT,
-        env={**os.environ, SERVED_HERE: "1"},
+        env={**os.environ, SERVED_HERE: json.dumps({"tensor_parallel_size": 2})},
         capture_output=True,
         text=True,
         check=False,
