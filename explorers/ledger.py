@@ -1,4 +1,4 @@
-"""What rollouts cost, and why the cost of some was for nothing: tokens and seconds by cause.
+"""The cost of rollouts, and of those that came to nothing: tokens and seconds by cause.
 
 It also notices when the rollouts that are kept have other lengths than those that were started.
 """
@@ -111,8 +111,9 @@ class Ledger:
             self._lengths.append((cost.tokens, cause))
 
     def take(self) -> dict[str, float]:
-        """What ended since the last call: `kept_tokens`, `burned_tokens/CAUSE`, `burned_s/CAUSE` where there
-        were any (seconds of each rollout, added up), and `kept_length_ratio` of the newest rollouts.
+        """The cost of what ended since the last call: `kept_tokens`, `burned_tokens/CAUSE`, `burned_s/CAUSE`
+        where there were any (seconds of each rollout, added up), and `kept_length_ratio` of the newest
+        rollouts.
         """
         numbers = {"kept_tokens": float(self._tokens.pop(_KEPT, 0))}
         self._seconds.pop(_KEPT, 0.0)

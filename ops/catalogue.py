@@ -1,4 +1,4 @@
-"""What each operator is, read from its source: nothing is imported, so that asking costs no second.
+"""Facts about each operator, read from its source: nothing is imported, so that asking costs no second.
 
 The operators are ours and those of Data-Juicer that a recipe may name without `allow_unsafe_ops`.
 """
@@ -45,9 +45,9 @@ class Operator:
     ours: bool
     """False: one of Data-Juicer's."""
     unit: str
-    """What is judged together by default: row, group or batch."""
+    """The unit that is judged together by default: row, group or batch."""
     about: str
-    """What it does, in a sentence."""
+    """Its effect, in a sentence."""
     doc: str
     """The docstring of its class, with formula and source where it has one."""
     arguments: tuple[Argument, ...]

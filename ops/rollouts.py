@@ -1,4 +1,4 @@
-"""Which rows are one rollout, and how long completions are.
+"""Rows of one rollout, and lengths of completions.
 
 A row is one rollout unless a step-wise workflow made several of it: then the rows of one (group, member)
 are its turns. Operators that choose among rollouts keep or drop all turns of one together.
@@ -27,7 +27,7 @@ LENGTH_COLUMNS = ("action_mask", "token_ids", "prompt_length")
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Which rollout each of N rows is a turn of, and which group each of R rollouts is in."""
+    """The rollout of each of N rows, and the group of each of R rollouts."""
 
     codes: Ints
     """N rollout numbers, 0-based."""

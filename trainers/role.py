@@ -121,7 +121,7 @@ class TrainerRole:
         return self._trainer.steps_done
 
     def checkpoint_dir(self, step: int) -> str:
-        """Where the checkpoint of `step` is (or would be)."""
+        """Folder of the checkpoint of `step`, which need not exist."""
         return str(self._trainer.checkpoint_dir(step))
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class Forms:
             route: SchemaValidator(_hasty(model.__pydantic_core_schema__)) for route, model in models.items()
         }
         self._answered = (VLLMError, TypeError, ValueError, LookupError, AttributeError)
-        """What vLLM's own checks raise: its server answers that, at once."""
+        """Errors of vLLM's own checks: its server answers that, at once."""
 
     def check(self, route: str, raw: bytes) -> None:
         """Raises: Refused for a body that the route does not take, by the first place that is wrong."""

@@ -156,7 +156,7 @@ class History:
         return best
 
     def _after(self, turn: Turn, text: str) -> str | None:
-        """What follows the turn in `text`; None when it does not begin with the turn's text."""
+        """The rest of `text` after the turn; None when it does not begin with the turn's text."""
         context, thinks = self._context(turn), self.policy is TemplatePolicy.KEEP_THINKING
         if not thinks and not text.startswith(context):
             return None
@@ -201,7 +201,7 @@ class History:
 
 
 def compared(message: Message) -> str:
-    """What decides whether a client's message is a turn of ours; white space beside calls does not count."""
+    """Identity of a client's message; white space beside calls does not count."""
     message = _with_text(message)
     if message.get("tool_calls") and isinstance(message["content"], str):
         message = {**message, "content": message["content"].strip()}
@@ -225,7 +225,7 @@ def _own_ids(turn: Turn) -> list[int]:
 
 
 def _after_unthought(context: str, said: str, text: str) -> str | None:
-    """What follows a turn in `text` that has it without its thinking; None when it is not that turn."""
+    """The rest of `text` after a turn without its thinking; None when it is not that turn."""
     opened = context.rstrip().endswith(THINK_OPEN)
     if (not opened and not said.lstrip().startswith(THINK_OPEN)) or THINK_CLOSE not in said:
         return None

@@ -189,7 +189,7 @@ class Service:
             return stored
 
     async def _again(self, name: str, given: Given | None) -> Stored | None:
-        """What is stored of a trajectory that has ended, perhaps without the reward that is given now."""
+        """Rows of a trajectory that has ended, perhaps without the reward that is given now."""
         stored = await self._store.find(name)
         if stored is not None and given is not None and not stored.has(given):
             await self._store.reward_later(stored, given, CLIENT)

@@ -194,7 +194,7 @@ def _offered(asked: Asked) -> str:
 
 
 def _chat(asked: Asked) -> Chat | None:
-    """What a client said, where it said messages that rows can have; vLLM renders more than we store."""
+    """A client's messages, where they are such as rows can have; vLLM renders more than we store."""
     if asked.messages is None:
         return None
     try:

@@ -19,7 +19,7 @@ def one_form(messages: Sequence[Message]) -> list[Message]:
 
 
 def key(message: Message) -> str:
-    """What decides whether two messages are the same, as canonical JSON.
+    """Identity of a message, as canonical JSON: equal for messages that count as the same.
 
     Thinking, the ids of calls and an assistant's name do not count: many agent programs drop, renumber or add
     them. A list of text parts equals its text.

@@ -1,4 +1,4 @@
-"""What a recipe puts before a task's own messages: a system prompt and solved examples (few-shot).
+"""Messages that a recipe puts before a task's own: a system prompt and solved examples (few-shot).
 
 Both are part of the stored prompt, and none of it is trained.
 """

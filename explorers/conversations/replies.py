@@ -31,7 +31,7 @@ class Reply:
     content: str
     """The visible answer: without thinking, tool calls and special tokens."""
     reasoning: str | None
-    """What the model thought first; None when it did not think."""
+    """The model's thinking before its answer; None when there is none."""
     tool_calls: tuple[ToolCall, ...]
     """Calls in the order they were sampled, malformed ones included."""
     finish_reason: str

@@ -11,7 +11,7 @@ from rft_data.core.words import RolloutEnd
 from rft_data.core.workflow import RolloutContext
 
 MODEL = "policy"
-"""What the model is called."""
+"""The model's name."""
 OVER = "the rollout has ended, so nothing is sampled for it any more."
 
 

@@ -25,7 +25,7 @@ MARK = "rft7content7mark"
 _LONG = 1 << 14
 """Characters of a text whose ids take milliseconds to make."""
 _OURS = ("messages", "tools", "add_generation_prompt")
-"""What a template is given by us."""
+"""Variables that a template is given by us."""
 _ASK: Message = {"role": "user", "content": "u"}
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -157,7 +157,7 @@ class ChatTemplate:
     def tail(
         self, last: Message, appended: Sequence[Message], tools: Sequence[Mapping[str, object]] | None
     ) -> str:
-        """What the template puts between the sampled text of `last` and that of the next turn.
+        """Text that the template puts between the sampled text of `last` and that of the next turn.
 
         Raises: RowError when the template refuses the messages, or shows nothing of the turn.
         """
@@ -178,7 +178,7 @@ class ChatTemplate:
         return self.ending(tools) + whole[len(before) :]
 
     def ending(self, tools: Sequence[Mapping[str, object]] | None = None) -> str:
-        """What the template puts after a turn: its end token, and often a line break."""
+        """Text that the template puts after a turn: its end token, and often a line break."""
         return _after_mark(self.text([_ASK, _turn()], tools, opened=False))
 
     def opens_thinking(self, prompt_ids: Sequence[int]) -> bool:

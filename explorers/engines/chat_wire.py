@@ -29,7 +29,7 @@ def sent_tools(tools: Sequence[Mapping[str, object]]) -> list[dict[str, object]]
 
 
 def read_answer(data: Mapping[str, Any]) -> ChatCompletion:
-    """What a chat completion says.
+    """The content of a chat completion.
 
     Raises: ValueError for one that says nothing, or whose parts are of other types.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROOM = 256 << 20
 """Bytes of pixels that are kept; the newest image is kept whatever its size."""
 _PIXEL_BYTES = 4
-"""What PIL takes for a pixel with three colours."""
+"""Bytes of a pixel with three colours in PIL."""
 _LARGE = 8 << 20
 """Bytes of the smallest block that goes back at once."""
 _M_MMAP_THRESHOLD = -3

@@ -28,7 +28,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """Where a model is served, how it is asked, and what it costs."""
+    """Options of a served model: its address, how it is asked, and its price."""
 
     base_url: str
     """Up to and with `/v1`."""
@@ -37,9 +37,9 @@ class EndpointOptions:
     request: Mapping[str, object] = field(default_factory=dict)
     """Further fields of every request, for example `reasoning_effort`."""
     length_field: str = "max_tokens"
-    """What the endpoint calls the longest completion; newer models of OpenAI: `max_completion_tokens`."""
+    """The endpoint's name for the longest completion; newer models of OpenAI: `max_completion_tokens`."""
     price: Mapping[str, float] = field(default_factory=dict)
-    """What a million tokens cost, `input` and `output`, in your currency; empty: the cost is not counted."""
+    """Price of a million tokens, `input` and `output`, in your currency; empty: the cost is not counted."""
     limits: CallLimits = field(default_factory=CallLimits)
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:

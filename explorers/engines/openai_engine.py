@@ -39,7 +39,7 @@ _NONE_ANSWERED = 32
 _REFUSE_ALL = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
 """Statuses with which an endpoint would refuse any call."""
 _TOO_LONG = ("context_length", "context length", "maximum context")
-"""What endpoints say where a conversation leaves the model no room."""
+"""Phrases of endpoints where a conversation leaves the model no room."""
 
 
 class OpenaiEngine:
@@ -198,7 +198,7 @@ class OpenaiEngine:
         return _read(data)
 
     def _refusal(self, err: EndpointRefusal, model: str) -> RftError:
-        """What a refusal means: for this conversation, or for any."""
+        """Meaning of a refusal: for this conversation, or for any."""
         said = str(err).lower()
         if any(words in said for words in _TOO_LONG):
             return ContextOverflow(f"the endpoint has no room for the conversation: {err}")

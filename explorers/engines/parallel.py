@@ -52,7 +52,7 @@ class Parallel:
 
 
 def parallel_sizes(options: Mapping[str, object]) -> Parallel:
-    """What the options of an engine ask for.
+    """The division that an engine's options ask for.
 
     Raises: RecipeError for a size that is no whole number from 1.
     """

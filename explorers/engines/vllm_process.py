@@ -1,4 +1,4 @@
-"""What the vLLM engines of one process share: vLLM keeps state in module globals."""
+"""State that the vLLM engines of one process share: vLLM keeps it in module globals."""
 
 from __future__ import annotations
 

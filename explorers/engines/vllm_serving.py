@@ -1,4 +1,4 @@
-"""What both engines of vLLM do, whether it is stepped in this process or runs in processes of its own."""
+"""Code of both engines of vLLM, whether it is stepped in this process or runs in processes of its own."""
 
 from __future__ import annotations
 

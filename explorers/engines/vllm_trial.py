@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError, AssertionError, OSError)
-"""What vLLM raises for a value that it does not take."""
+"""Errors of vLLM for a value that it does not take."""
 
 
 @dataclass(frozen=True, slots=True)

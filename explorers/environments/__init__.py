@@ -1,1 +1,1 @@
-"""What a model acts in: tools made from a class, environments of Gymnasium as text, and the pool of both."""
+"""Worlds in which a model acts: tools made from a class, Gymnasium's environments as text, a pool of both."""

@@ -86,7 +86,7 @@ def _storable(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """What a tool returned, as the model sees it; containers as JSON."""
+    """The result of a tool, as the model sees it; containers as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict | list | tuple):

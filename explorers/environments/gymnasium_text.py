@@ -75,7 +75,7 @@ class GymnasiumText:
 
     @property
     def wanted(self) -> str:
-        """What a reply must have, in words for the model."""
+        """Form of a reply, in words for the model."""
         if self._actions:
             return f"one of: {', '.join(self._actions)}"
         return f"an action of {self._space}"

@@ -18,7 +18,7 @@ _KINDS = (("gymnasium", "Env", GymnasiumText), ("openenv.core.env_client", "EnvC
 
 
 def text_player(kind: object) -> Callable[..., TextEnvironment] | None:
-    """What plays a class as text; None for one that is no environment.
+    """The player of a class as text; None for one that is no environment.
 
     Only packages that are loaded count: a subclass of theirs has loaded them.
     """
@@ -35,7 +35,7 @@ def environment_maker(
     actions: Mapping[str, object] | None = None,
     pattern: str | None = None,
 ) -> Maker:
-    """What makes environments: an id that Gymnasium knows, or the import path of a class.
+    """The maker of environments: an id that Gymnasium knows, or the import path of a class.
 
     Raises: MissingExtraError, UnknownComponentError; RecipeError for what is no environment.
     """

@@ -71,7 +71,7 @@ class OpenEnvText:
 
     @property
     def wanted(self) -> str:
-        """What a reply must have, in words for the model."""
+        """Form of a reply, in words for the model."""
         if self._actions:
             return f"one of: {', '.join(self._actions)}"
         if self._only is not None:
@@ -152,7 +152,7 @@ def _action_type(client: type) -> Any:
 
 
 def observation_fields(result: StepResult) -> dict[str, object]:
-    """What an observation shows: its fields but the outcome, as JSON values."""
+    """Content of an observation: its fields but the outcome, as JSON values."""
     found = result.observation
     plain = found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found)
     return {name: value for name, value in plain.items() if name not in _OUTCOME}

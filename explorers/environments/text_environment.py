@@ -31,7 +31,7 @@ class TextEnvironment(Protocol):
 
     @property
     def wanted(self) -> str:
-        """What a reply must have, in words for the model."""
+        """Form of a reply, in words for the model."""
         ...
 
     def reset(self, task: Task) -> Shown:

@@ -58,7 +58,7 @@ class Toolset(Protocol[Instance]):
     """The tools of one kind of instances, checked before the first is used."""
 
     name: str
-    """What the recipe calls it."""
+    """Its name in the recipe."""
     names: frozenset[str]
     """Names of the tools."""
     schemas: list[ToolDefinition]
@@ -135,7 +135,7 @@ class ToolClass:
         return self._kind(**self._args)
 
     def reset_arguments(self, task: Task) -> dict[str, object]:
-        """What `reset` is called with: `task` where it has a parameter of this name, else the task's fields.
+        """Arguments of `reset`: `task` where it has a parameter of this name, else the task's fields.
 
         The fields are `prompt`, `answer` and those of the metadata; a `reset` without `**kwargs` gets those
         that it names. They are copies, which the class may change.

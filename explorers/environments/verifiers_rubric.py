@@ -53,7 +53,7 @@ class WatchedRubric:
         """Whether a rollout's reward depends on the others of its group."""
 
     async def score(self, states: Sequence[vf.State]) -> list[Scored]:
-        """What the rubric says of rollouts that were played together; of one where it compares none."""
+        """The rubric's scores of rollouts that were played together; of one where it compares none."""
         scoring = _Scoring(len(states))
         token = _scoring.set(scoring)
         try:
@@ -108,7 +108,7 @@ def _watched(function: RewardFunc, of_group: bool) -> RewardFunc:
 
 
 def _numbers(result: Any, wanted: int) -> list[float]:
-    """What a function of groups returned. Raises: ValueError unless it is a number for each rollout."""
+    """The result of a function of groups. Raises: ValueError unless it is a number for each rollout."""
     plain = hasattr(result, "__len__") and not isinstance(result, str | bytes | Mapping)
     if not plain or len(result) != wanted:
         raise ValueError(f"returned {result!r:.200}; wanted one number for each of the {wanted} rollouts")

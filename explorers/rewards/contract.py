@@ -1,4 +1,4 @@
-"""What a reward may take and return, told by its signature.
+"""Parameters and results of rewards, told by their signatures.
 
 `(task, completion)`, `(trajectory)` or `(group)`, each with or without `task`, as a function, a coroutine
 function or an object that is called like one.
@@ -33,7 +33,7 @@ _TOTAL = "reward"
 """The part that is the reward's value where it returns parts."""
 
 Judged: TypeAlias = str | Trajectory | Sequence[Trajectory]
-"""What a reward is asked about: a completion, a rollout or a group of rollouts."""
+"""Subject of a reward: a completion, a rollout or a group of rollouts."""
 
 
 class Subject(StrEnum):
@@ -99,7 +99,7 @@ def reward_kind(reward: object, name: str) -> RewardKind:
 
 
 def subject_of(takes: Sequence[str]) -> Subject:
-    """What a reward with these parameters looks at."""
+    """Subject of a reward with these parameters."""
     return next(Subject(word) for word in takes if word != TASK)
 
 
@@ -120,7 +120,7 @@ def _shown(parameters: Sequence[inspect.Parameter]) -> str:
 
 
 def _takes(parameters: Sequence[inspect.Parameter]) -> tuple[str, ...] | None:
-    """What the parameters stand for; None when that is not to be told."""
+    """Meaning of the parameters; None when that is not to be told."""
     if any(one.kind is one.KEYWORD_ONLY for one in parameters):
         return None
     words = tuple(map(_word, parameters))
@@ -143,7 +143,7 @@ def _word(parameter: inspect.Parameter) -> str:
 
 
 def outcomes(value: Any, members: int | None) -> tuple[Outcome, ...]:
-    """What a reward returned, checked: one outcome, or one for each of `members` rollouts of a group."""
+    """The checked result of a reward: one outcome, or one for each of `members` rollouts of a group."""
     if members is None:
         return (outcome(value),)
     if isinstance(value, Unscored):
@@ -157,7 +157,7 @@ def outcomes(value: Any, members: int | None) -> tuple[Outcome, ...]:
 
 
 def outcome(value: object) -> Outcome:
-    """What a reward returned for one rollout; anything but a value, parts or Unscored has a reason."""
+    """The result of a reward for one rollout; anything but a value, parts or Unscored has a reason."""
     if isinstance(value, Unscored):
         known = value.cause in set(UnscoredCause)
         cause = UnscoredCause(value.cause) if known else UnscoredCause.REWARD
@@ -181,7 +181,7 @@ def is_finite(value: object) -> TypeGuard[float]:
 
 
 def raised(error: BaseException) -> Unscored:
-    """What an error of a reward's code means."""
+    """Meaning of an error in a reward's code."""
     return Unscored(f"{_RAISED} {type(error).__name__}: {masked(str(error))[:_SHOWN]}", error_cause(error))
 
 
@@ -209,7 +209,7 @@ def arguments(kind: RewardKind, task: Task, judged: Judged) -> list[object]:
 
 
 def judge(reward: Callable[..., object], kind: RewardKind, task: Task, judged: Judged) -> tuple[Outcome, ...]:
-    """What a reward says, one outcome for each rollout. An exception becomes Unscored with a reason.
+    """Results of a reward, one outcome for each rollout. An exception becomes Unscored with a reason.
 
     Raises: MemoryError; its process must end then.
     """

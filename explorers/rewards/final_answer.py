@@ -29,7 +29,7 @@ def final_answer(completion: str, marker: str | None = None) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last whole `\\boxed{...}` holds, braces within it matched; None without one."""
+    """Content of the last whole `\\boxed{...}`, braces within it matched; None without one."""
     start = text.rfind(_BOXED)
     if start < 0:
         return None

@@ -95,7 +95,7 @@ class GroupRanking:
         return [{"reward": statistics.fmean(by_text[text]), "agreement": near} for text in texts]
 
     def _text(self, trajectory: Trajectory) -> str:
-        """What a candidate did: its messages after the prompt, with tools; or its completion."""
+        """A candidate's work: its messages after the prompt, with tools; or its completion."""
         said: Sequence[Message] = trajectory.messages[trajectory.prompt_messages :]
         return str(self._spoken(said)) if len(said) > 1 else trajectory.completion
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Read: TypeAlias = Callable[[str], T | str]
-"""What a reply says, or as a text why it says nothing."""
+"""Reads a reply: its content, or as a text why there is none."""
 
 _SAMPLING: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 1024}
 _KNOWN = {"base_url", "model", "api_key_env"}

@@ -82,7 +82,7 @@ def encode_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
 
 
 def decode_answer(answer: Mapping[str, object]) -> Scored | None:
-    """What an answer says; None when it has not the form of one."""
+    """The outcome in an answer; None when it has not the form of one."""
     found, seconds = answer.get("outcomes"), answer.get("seconds")
     if not isinstance(seconds, float) or not math.isfinite(seconds):
         return None

@@ -1,4 +1,4 @@
-"""What starts one program: the protocol of every kind of sandbox, and what several of them share."""
+"""The start of one program: the protocol of every kind of sandbox, and code that several of them share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PROGRAM = "program"
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where a program is, for the time that it runs."""
+    """Folders of a program, for the time that it runs."""
 
     given: Path
     """Has its file; it may not write there."""
     work: Path
     """Its working folder, empty at first."""
     readable: tuple[str, ...]
-    """What it may read beside them."""
+    """Further paths that it may read."""
 
 
 class Running(Protocol):

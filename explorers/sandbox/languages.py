@@ -13,7 +13,7 @@ from rft_data.core.errors import SandboxError
 from rft_data.core.lookup import built_in
 
 SYSTEM = tuple(folder for folder in ("/usr", "/bin", "/lib", "/lib64", "/lib32") if os.path.isdir(folder))
-"""What every program may read: interpreters and their libraries."""
+"""Paths that every program may read: interpreters and their libraries."""
 _FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 NOBODY = 65534
 """The user that programs run as where this process is root's."""

@@ -1,4 +1,4 @@
-"""What a program leaves behind while it runs and after: processes, files, room on the disk."""
+"""Leftovers of a program, while it runs and after: processes, files, room on the disk."""
 
 from __future__ import annotations
 

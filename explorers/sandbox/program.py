@@ -17,7 +17,7 @@ class Program:
     """A name in `explorers.sandbox.languages.LANGUAGES`."""
     source: str
     stdin: str = ""
-    """What it reads; then stdin ends."""
+    """Text that it reads; then stdin ends."""
     seconds: float | None = None
     """Wall time, if less than the sandbox allows."""
 

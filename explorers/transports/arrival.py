@@ -1,4 +1,4 @@
-"""What a transport returns (`Arrived`), and functions that read tensors from files and bytes.
+"""The result of a transport (`Arrived`), and functions that read tensors from files and bytes.
 
 It depends on no engine and no transport.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Source(TypedDict, total=False):
-    """Where an engine's worker reads the tensors: JSON values, because the worker may be another process."""
+    """Source of tensors for an engine's worker: JSON values, because the worker may be another process."""
 
     use: Required[str]
     """The transport that it belongs to; each transport uses its own fields of those below."""
@@ -70,7 +70,7 @@ TORCH_DTYPES: Mapping[str, str] = {
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
 }
-"""What torch calls the dtypes of safetensors."""
+"""torch's names for the dtypes of safetensors."""
 
 
 @dataclass(frozen=True, slots=True)

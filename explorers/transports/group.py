@@ -44,22 +44,22 @@ _WHY = "weights by broadcast"
 
 
 def asked_key(explorer: str, version: int) -> str:
-    """Where an explorer says that it waits for a version; the value names this one wait."""
+    """Key at which an explorer says that it waits for a version; the value names this one wait."""
     return f"asked/{explorer}/{version}"
 
 
 def answer_key(wait: str) -> str:
-    """Where the sender answers a wait: rank and size of the group, and what is coming."""
+    """Key at which the sender answers a wait: rank and size of the group, and what is coming."""
     return f"answer/{wait}"
 
 
 def gpus_key(asker: str) -> str:
-    """Where an explorer says which GPUs it sees, as a JSON list; only with NCCL."""
+    """Key at which an explorer says which GPUs it sees, as a JSON list; only with NCCL."""
     return f"gpus/{asker}"
 
 
 def asker(wait: str) -> str:
-    """Who waits: the same for all waits of one explorer until it is started again."""
+    """The waiting explorer: the same for all waits of one explorer until it is started again."""
     return wait.partition("/")[0]
 
 

@@ -61,7 +61,7 @@ class GroupSender:
         self._told = False
         self._gather_s = gather_s
         self._wanted: dict[str, WeightRef] = {}
-        """What each explorer was offered last and has not got."""
+        """Versions that explorers were offered last and have not got, by explorer."""
         self._answered: set[str] = set()
         self._failed: dict[WeightRef, frozenset[str]] = {}
         """The askers that a version did not reach as a group."""

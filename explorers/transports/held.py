@@ -39,7 +39,7 @@ class HeldFile:
 
 
 def held_source(files: Mapping[str, HeldFile]) -> Source:
-    """Where a worker reads these files."""
+    """Source from which a worker reads these files."""
     return {"use": "memory", "files": {name: one.path for name, one in files.items()}}
 
 

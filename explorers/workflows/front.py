@@ -101,7 +101,7 @@ class Front:
         return self._httpx.AsyncHTTPTransport(uds=path, limits=limits)
 
     async def _health(self, send: Send) -> None:
-        """What waits and what is open, in all and by arm; 503 until all explorers have answered once."""
+        """Numbers of waiting and open requests, in all and by arm; 503 until all explorers answered once."""
         found: dict[str, Any] = {"waiting": 0, "open": 0, "arms": {}}
         heard = 0
         for arm, paths in self._sockets.items():
@@ -115,7 +115,7 @@ class Front:
         await answer(send, 200 if self._began and heard else 503, found)
 
     async def _said(self, path: str) -> dict[str, int] | None:
-        """What an explorer says of itself; None when it does not answer."""
+        """An explorer's own report; None when it does not answer."""
         asked = self._httpx.Request("GET", "http://explorer/health")
         try:
             said = await self._ways[path].handle_async_request(asked)

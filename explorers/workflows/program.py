@@ -175,7 +175,7 @@ class ProgramWorkflow(RecordedWorkflow):
         course.reward = access.reward if course.reward is None else course.reward
 
     def _variables(self, task: Task, access: Access, address: str, folder: Path) -> dict[str, str]:
-        """What a program is told; writes the task's file."""
+        """The environment of a program; writes the task's file."""
         place = f"{address}/t/{access.name}"
         told = {name: getattr(task, name) for name in ("messages", "answer", "metadata", "tools")}
         (folder / "task.json").write_text(json.dumps({"task_id": task.task_id, **told}), "utf-8")

@@ -1,4 +1,4 @@
-"""What workflows of many turns share: a recording model, the typed end of a rollout, and its reward.
+"""Parts of workflows of many turns: a recording model, the typed end of a rollout, and its reward.
 
 The last row of a rollout holds its outcome: the reward, its parts, and in `metadata` why it ended.
 """
@@ -243,7 +243,7 @@ def whole_number(name: str, value: object, *, least: int) -> int:
 
 
 def _checked(given: object) -> tuple[float, Mapping[str, float]] | Unscored | None:
-    """What the world gave as its reward; anything but a reward becomes Unscored with a reason."""
+    """The world's reward; anything but a reward becomes Unscored with a reason."""
     if given is None or isinstance(given, Unscored):
         return given
     value, parts = given if isinstance(given, tuple) and len(given) == 2 else (given, {})

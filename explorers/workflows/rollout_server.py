@@ -1,4 +1,4 @@
-"""Where programs reach the model: one server for all rollouts, a URL prefix and a key for each."""
+"""The address of the model for programs: one server for all rollouts, a URL prefix and a key for each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Access:
     key: str
     app: RolloutApp
     reward: Stated | None = None
-    """What it said its reward is, if it did."""
+    """The reward that it reported, if it did."""
 
     async def answer(self, rest: str, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of its program; `rest`: the path after the program's URL, `raw`: the body."""

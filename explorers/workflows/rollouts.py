@@ -41,7 +41,7 @@ class Rollouts:
 
     @property
     def workflow(self) -> Workflow:
-        """What plays them."""
+        """The workflow that plays them."""
         return self._workflow
 
     async def play(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:

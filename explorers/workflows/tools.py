@@ -112,7 +112,7 @@ class ToolsWorkflow(PooledWorkflow[Any]):
         course.end = RolloutEnd.TURNS
 
     async def _reward(self, lent: Lent[Any]) -> WorldReward:
-        """What the class's own reward says; an error there leaves the rollout unscored."""
+        """The class's own reward; an error there leaves the rollout unscored."""
         if self._tools.reward is None:
             return None
         try:
@@ -125,7 +125,7 @@ class ToolsWorkflow(PooledWorkflow[Any]):
 
 
 def _toolset(kind: object, args: Mapping[str, object], name: str) -> Toolset[Any]:
-    """What a class offers. Raises: as `ToolClass` and `OpenEnvTools`."""
+    """The tools of a class. Raises: as `ToolClass` and `OpenEnvTools`."""
     if offers_tools(kind):
         return OpenEnvTools(kind, args, name)
     return ToolClass(kind, args, name)

@@ -91,7 +91,7 @@ class JudgeClient:
         return {key: Reply("", error) for key, (_, error) in self._failed.items()}
 
     def content_key(self, prompt: str) -> str:
-        """What a reply is stored under: a hash of endpoint, model, prompt and sampling."""
+        """Key under which a reply is stored: a hash of endpoint, model, prompt and sampling."""
         url = f"{self._base_url}/chat/completions"
         return content_id(url, self._model, prompt, self._sampling)
 

@@ -122,7 +122,7 @@ def _texts_at(texts: Sequence[str], numbers: npt.NDArray[np.integer]) -> pa.Arra
 
 
 def _places(left: pa.Table, lost: Bools) -> npt.NDArray[np.int64]:
-    """Where in `left` each input row is; -1 of one that was lost."""
+    """Position of each input row in `left`; -1 of one that was lost."""
     places = np.full(len(lost), -1)
     places[row_numbers(left)] = np.arange(left.num_rows)
     places[lost] = -1

@@ -49,7 +49,7 @@ class SpreadStage:
             "args": dict(spec.args),
             "text_column": text_column,
         }
-        """What `make_worker` makes the operator from."""
+        """Arguments from which `make_worker` makes the operator."""
 
     @property
     def by_rows(self) -> bool:
@@ -76,7 +76,7 @@ class Lost:
     dropped: dict[int, str] = field(default_factory=dict)
     quarantined: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
-    """What it took; in several tasks, the sum."""
+    """Time that the operator took; in several tasks, the sum."""
     batch_error: str = ""
     """Text of the BatchError when the operator failed on the table as a whole."""
 
@@ -101,7 +101,7 @@ def chained(stages: Sequence[SpreadStage], table: pa.Table) -> tuple[pa.Table, l
 
 
 def _sum(losses: Sequence[Lost]) -> Lost:
-    """What an operator lost of all parts. Raises: BatchError if it failed on one as a whole."""
+    """Rows that an operator lost of all parts. Raises: BatchError if it failed on one as a whole."""
     found = Lost(seconds=sum(lost.seconds for lost in losses))
     for lost in losses:
         if lost.batch_error:

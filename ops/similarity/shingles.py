@@ -87,7 +87,7 @@ def mixed(values: Hashes) -> Hashes:
 
 
 def first_of_runs(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-    """Where each run of equal neighbours starts: N values, True for the first of a run."""
+    """Starts of runs of equal neighbours: N values, True for the first of a run."""
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 

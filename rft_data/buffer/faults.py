@@ -18,7 +18,7 @@ RESERVE_BYTES = 64 << 20
 
 
 _DAMAGE = re.compile(r"LanceError\(IO\)|Not found: |invalid magic|orrupt|has no columns")
-"""What Lance says of files that are empty, cut, garbled or gone."""
+"""Phrases of Lance about files that are empty, cut, garbled or gone."""
 _SHORTAGE = re.compile(r"os error (12|23|24|28)\b")
 """No memory, no descriptors, no room: nothing of that is damage."""
 

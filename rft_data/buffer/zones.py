@@ -1,4 +1,4 @@
-"""Which fragments of a table a filter by row number must look at: each one's lowest and highest `seq`.
+"""Fragments of a table that a filter by row number must look at: each one's lowest and highest `seq`.
 
 A fragment never gets rows, so what was read of it once holds for every version that has it.
 """

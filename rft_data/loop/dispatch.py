@@ -1,4 +1,4 @@
-"""Which task each ticket plays, and which tickets are open.
+"""The task of each ticket, and the open tickets.
 
 Tasks whose explorer died go first; the selector chooses the rest. Nothing is admitted or played here.
 """

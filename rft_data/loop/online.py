@@ -61,7 +61,7 @@ class OnlineLoop(Loop):
     versions: VersionRegistry
     schedule: Schedule
     checkpoints: Path
-    """Where the trainer writes them: `checkpoint-<step>`."""
+    """Folder in which the trainer writes them: `checkpoint-<step>`."""
     step: int
     """Optimizer steps that the present weights have taken."""
     on_step: Callable[[OnlineLoop, Lease, StepReport], None]

@@ -1,4 +1,4 @@
-"""What every loop repeats: start what may start, wait, collect what finished.
+"""The round that every loop repeats: start what may start, wait, collect what finished.
 
 It is the same for every placement and mode. `OnlineLoop` and `ExploreLoop` say what may start and when a run
 is over. Where nothing overlaps, it explores and trains in turns.

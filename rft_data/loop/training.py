@@ -81,7 +81,7 @@ class Training:
         self._call("save_weights", str, directory=str(self._versions.draft(step)), header=header)
 
     def collect(self) -> Done | None:
-        """What the trainer has finished; None while there is more to do.
+        """The trainer's finished work; None while there is more to do.
 
         Raises: TrainerDiedError when its process ended; what the trainer raised. The lease of a failed step
             is not settled.

@@ -1,4 +1,4 @@
-"""What a sampler measures: lags and reuse of trained groups, and counts of groups by what became of them."""
+"""Measures of a sampler: lags and reuse of trained groups, and counts of groups by what became of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sampler is given: a ledger, a registry of versions, and the stored history of its run."""
+"""Inputs of a sampler: a ledger, a registry of versions, and the stored history of its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups were leased to which consumer for which step, and which of those steps a checkpoint holds.
+"""The leases of groups by consumer and step, and the steps among them that a checkpoint holds.
 
 An append-only log of lease events (table `leases`) and of consumption, kept as a summary in memory.
 Idempotent on (consumer, step): a second request gets the same rows in the same order. Consumers do not

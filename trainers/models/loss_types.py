@@ -21,7 +21,7 @@ LOSS_TYPES: Mapping[str, Sequence[str]] = {"rl": GRPO_LOSSES, "dpo": DPO_LOSSES,
 
 
 def unknown_loss(kind: str, given: object) -> str:
-    """What is wrong with a `loss_type`, one name or a list of them; empty if nothing is."""
+    """The mistake in a `loss_type`, one name or a list of them; empty if there is none."""
     known = LOSS_TYPES.get(kind, ())
     names = given if isinstance(given, list | tuple) else [given]
     unknown = [str(name) for name in names if name not in known]

@@ -99,7 +99,7 @@ GRPO_OWNED: Mapping[str, str] = {
 }
 """Fields of GRPOConfig that no recipe may set, and the reason."""
 ONE_ITERATION = "must be 1: one lease is one optimizer step; to train rows again, take the sampler 'replay'"
-"""What is said of a `trl.num_iterations` that is another number."""
+"""The error for a `trl.num_iterations` that is another number."""
 SFT_OWNED: Mapping[str, str] = {
     **OWNED,
     **refused(

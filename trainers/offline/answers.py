@@ -27,7 +27,7 @@ LOST_CALLS = (
     "have tool calls for which the model's chat template has no place: they are not trained on. Take a model "
     "whose template renders tool calls, or leave such rows out."
 )
-"""What is said of rows and pairs that `loses_calls` finds."""
+"""The warning about rows and pairs that `loses_calls` finds."""
 
 
 class StoredRow(TypedDict):

@@ -27,7 +27,7 @@ Scores = npt.NDArray[np.float64]
 
 
 def policy_accuracy(model_path: Path, base_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:
-    """What the policy in `model_path` prefers, compared with the model in `base_path` before training.
+    """Preferences of the policy in `model_path`, compared with the model in `base_path` before training.
 
     Returns: `accuracy` and `margin` of log pi - log pi_base (nats, summed over the answer's tokens), DPO's
         implicit reward without its beta: the share of pairs whose better answer has the larger value (a tie
@@ -41,7 +41,7 @@ def policy_accuracy(model_path: Path, base_path: Path, pairs: Sequence[AnswerPai
 
 
 def scorer_accuracy(model_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:
-    """What a reward model prefers: `accuracy` (a tie counts half), `margin` of its scores, and `pairs`."""
+    """Preferences of a reward model: `accuracy` (a tie counts half), `margin` of its scores, and `pairs`."""
     model = load_scorer(model_path)
     pad_id = padding_id(load_tokenizer(model_path))
     model.config.get_text_config().pad_token_id = pad_id

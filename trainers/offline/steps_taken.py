@@ -1,4 +1,4 @@
-"""What a run and its stage tell each other while it trains, in small files beside the stage's folder.
+"""Messages between a run and its stage while it trains, in small files beside the stage's folder.
 
 The stage says how far it is, for its progress and for trackers; the run may ask it to stop. Where the stage
 trains on another machine there are none: no count is shown, trackers are shown its numbers when it is done,

@@ -83,7 +83,7 @@ class DealtGRPOTrainer(ShardedGRPOTrainer):
         )
 
     def _image_inputs(self, part: Tensors) -> dict[str, Any]:
-        """What the forward pass of a micro-batch takes beside its tokens; empty without images."""
+        """Inputs of the forward pass of a micro-batch beside its tokens; empty without images."""
         if self.images is None:
             return {}
         return self.images.inputs(part, sequence(part)[0], self.accelerator.unwrap_model(self.model))

@@ -196,7 +196,7 @@ class GrpoTrainer:
             self._memory.wake()
 
     def checkpoint_dir(self, step: int) -> Path:
-        """Where the checkpoint of `step` is (or would be)."""
+        """Folder of the checkpoint of `step`, which need not exist."""
         return self._plan.output_dir / f"checkpoint-{step}"
 
     def close(self) -> None:

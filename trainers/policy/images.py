@@ -30,9 +30,9 @@ _INPUTS = (
     *("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"),
     *("spatial_shapes", "image_position_ids"),
 )
-"""What models and TRL's loss call the tensors of images; they are joined along their first dimension."""
+"""Names of the tensors of images in models and TRL's loss; these are joined along their first dimension."""
 _KINDS = ("mm_token_type_ids", "token_type_ids")
-"""What models call (B, T) tensors that are 1 where a token stands for a piece of an image."""
+"""Names of (B, T) tensors in models that are 1 where a token stands for a piece of an image."""
 
 
 class Images:
@@ -82,7 +82,7 @@ class Images:
     def inputs(
         self, part: Mapping[str, torch.Tensor], ids: torch.Tensor, model: PreTrainedModel
     ) -> dict[str, Any]:
-        """What the forward pass of a micro-batch takes beside its (B, T) token ids.
+        """Inputs of the forward pass of a micro-batch beside its (B, T) token ids.
 
         With `num_images`, the images of each row, which only TRL's own scoring reads.
         """

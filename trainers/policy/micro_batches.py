@@ -51,7 +51,7 @@ def allowed_dealing(args: GRPOConfig, *, own_loss: bool) -> Dealing:
 def deal(
     batch: dict[str, torch.Tensor], dealing: Dealing, *, micro_batches: int, ranks: int, seed: int
 ) -> dict[str, torch.Tensor]:
-    """Which rank and which micro-batch each of the R rows of a collated batch goes to.
+    """Rank and micro-batch of each of the R rows of a collated batch.
 
     Every rank gets R / ranks rows in `micro_batches` micro-batches, at least one row in each. The k-th
     micro-batches of all ranks have the same number of rows, since TRL gathers one number per row. By length:

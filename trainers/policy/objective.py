@@ -1,4 +1,4 @@
-"""What an optimizer step minimises: a loss, the batch operators before it, and a KL term added to it.
+"""The objective of an optimizer step: a loss, the batch operators before it, and a KL term added to it.
 
 The settings of a recipe's stage are checked here, and arguments bound. Nothing is run.
 """
@@ -50,7 +50,7 @@ class LossChoice(TypedDict):
 
 
 class ObjectiveSettings(TypedDict, total=False):
-    """What a recipe's stage says of its loss; a setting that is missing or None is not made."""
+    """Settings of a recipe's stage for its loss; a setting that is missing or None is not made."""
 
     loss: LossChoice | None
     batch_ops: Sequence[BatchOpSpec] | None
@@ -76,7 +76,7 @@ class Objective:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the loss and the batch operators read in addition to the lease."""
+        """Inputs of the loss and the batch operators beside the lease."""
         return frozenset().union(self.loss.needs if self.loss else (), *(op.needs for op in self.batch_ops))
 
     @property

@@ -36,7 +36,7 @@ class OffPolicy:
     old_logprobs: OldLogprobs = "rollout"
     """The old policy of the ratio: `rollout` (mu, as stored) or `recompute` (prox)."""
     importance: Importance = "none"
-    """Which function of prox / mu multiplies the advantages, besides the ratio to prox."""
+    """Name of the function of prox / mu that multiplies the advantages, besides the ratio to prox."""
     cap: float = 2.0
     """Largest weight; for `masked` also 1 / the smallest."""
 

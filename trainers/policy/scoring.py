@@ -94,7 +94,7 @@ def _require_plain(out: CausalLMOutputWithPast, head: torch.Tensor) -> None:
 
 
 class _Context(Protocol):
-    """What `_Scores` keeps from the forward pass for the backward pass; torch makes it."""
+    """Values that `_Scores` keeps from the forward pass for the backward pass; torch makes it."""
 
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[torch.Tensor, ...]

@@ -1,4 +1,4 @@
-"""Where a trainer starts: the model of its plan, or of a checkpoint, and the steps that it has taken."""
+"""The start of a trainer: the model of its plan, or of a checkpoint, and the steps that it has taken."""
 
 from __future__ import annotations
 

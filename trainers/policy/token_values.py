@@ -1,4 +1,4 @@
-"""What the loss's forward pass said of single tokens, kept for a few rows of each step."""
+"""Values of single tokens in the loss's forward pass, kept for a few rows of each step."""
 
 from __future__ import annotations
 

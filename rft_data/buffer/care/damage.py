@@ -58,7 +58,7 @@ class Finding:
     lost: str
     """Data that can no longer be read or trusted; empty when nothing is lost."""
     remedy: str
-    """What to do."""
+    """Advice for the mend."""
     rows: Ranges = ()
     """Row numbers concerned: `seq` in `experiences`, Lance's row id in every other table."""
     ids: tuple[str, ...] = ()

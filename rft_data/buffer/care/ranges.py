@@ -29,7 +29,7 @@ def to_numbers(ranges: Iterable[tuple[int, int]]) -> Numbers:
 
 
 def among(numbers: Numbers, known: Numbers) -> npt.NDArray[np.bool_]:
-    """Which of `numbers` are in `known` (sorted)."""
+    """Mask over `numbers` of those that are in `known` (sorted)."""
     if not len(known):
         return np.zeros(len(numbers), np.bool_)
     at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)

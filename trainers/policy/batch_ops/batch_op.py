@@ -24,4 +24,4 @@ class BatchOp:
     sets: frozenset[str] = frozenset({"advantages"})
     """Which of `advantages`, `returns` and `token_rewards` it writes."""
     formula: str = ""
-    """What it sets, in the symbols of docs/algorithms.md."""
+    """Its effect, in the symbols of docs/algorithms.md."""

@@ -26,7 +26,7 @@ class CriticSettings:
     """Learning rate of the head (shared) or of the whole critic (separate); it follows the policy's
     schedule."""
     coef: float = 0.1
-    """What the value loss is multiplied by; with `shared` it weighs what the backbone learns."""
+    """Factor of the value loss; with `shared` it weighs what the backbone learns."""
     clip: float | None = 0.2
     """How far, in units of reward, one step gains from moving a value; None: without a limit."""
     warmup_steps: int = 0

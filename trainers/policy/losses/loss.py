@@ -31,8 +31,8 @@ class Loss:
     mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding;
     several rows of one rollout count as one."""
     needs: frozenset[str] = frozenset()
-    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads; and `experts`, where
-    it trains on rows of experts. A loss without `experts` refuses such rows."""
+    """Inputs that it reads of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share`; and `experts`,
+    where it trains on rows of experts. A loss without `experts` refuses such rows."""
     weighs: bool = False
     """Whether importance weights on the advantages (`off_policy.importance`) are refused: the loss has
     weights of its own, or reads no advantages."""
