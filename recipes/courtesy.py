@@ -31,7 +31,7 @@ _LETTER = re.compile(r"I am (\w+)\. My (\w+) is \w+\.")
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What a customer writes."""
+    """Letter of a customer."""
 
     name: str
     thing: str

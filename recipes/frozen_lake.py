@@ -18,7 +18,7 @@ def any_letter(task: Task) -> str:
 
 
 def board(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Where it stood at each turn, and what it said there."""
+    """Its place at each turn, and its words there."""
     messages = row["messages"]
     return [
         {"where": "\n".join(lines), "said": str(reply.get("content", ""))}

@@ -26,7 +26,7 @@ async def play(task: Task, model: RecordingModel, guesses: int = GUESSES) -> flo
 
 
 def hint(guess: str, secret: int) -> str:
-    """What the model is told about a wrong guess."""
+    """Reply to a wrong guess."""
     if not guess.isdecimal():
         return "a number!"
     return "more" if int(guess) < secret else "less"

@@ -18,7 +18,7 @@ import openai
 
 
 def question(dice: random.Random) -> str:
-    """What a user asks."""
+    """Question of a user."""
     terms = [dice.randint(1, 9), *(dice.choice((-1, 1)) * dice.randint(1, 9) for _ in range(2))]
     text = " ".join(f"{'+' if term > 0 else '-'} {abs(term)}" for term in terms).removeprefix("+ ")
     return f"State the final answer to the following arithmetic problem: {text} ="

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BufferUri = Annotated[str | None, typer.Option("--buffer", help="The buffer; else the recipe's own.")]
 STORED = "stored"
-"""What `--against` calls the verdicts in the buffer."""
+"""Name of the verdicts in the buffer for `--against`."""
 _SINK = "lancedb_write_mapper"
 """The operator that writes rows elsewhere."""
 

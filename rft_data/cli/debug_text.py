@@ -55,7 +55,7 @@ def reward_text(task: Task, scored: Mapping[str, Any], hint: str = "") -> str:
 
 
 def verdict_text(row: Mapping[str, object]) -> str:
-    """What an operator said about a row."""
+    """An operator's verdict on a row."""
     return "\n".join(_facts({key: value for key, value in row.items() if value not in (None, "", [])}))
 
 

@@ -37,7 +37,7 @@ class _Verbosity:
 
 
 _said = _Verbosity()
-"""What `rft -q` and `rft -v` asked of this process."""
+"""Verbosity that `rft -q` and `rft -v` set for this process."""
 
 
 def speak(*, quiet: bool = False, verbose: bool = False) -> None:

@@ -71,7 +71,7 @@ def _use(use: Use) -> str:
 
 
 def _elsewhere(sampling: str) -> str:
-    """Who sampled a row that no version did."""
+    """Author of a row that no version sampled."""
     endpoint = json.loads(sampling).get(ENDPOINT)
     if not isinstance(endpoint, dict):
         return "by no recorded version"

@@ -76,7 +76,7 @@ def following(run_dir: Path, *, quiet: bool) -> Iterator[None]:
 
 
 def _records(run_dir: Path, began: float, ended: threading.Event) -> Iterator[RunRecord]:
-    """What the run writes about this start of it, each second until the end."""
+    """Progress of this start of the run, read each second until the end."""
     while not ended.wait(_LOOK_S):
         record = read_record(run_dir)
         if record is not None and record.phase and record.started_at >= began - _LOOK_S:

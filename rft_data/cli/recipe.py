@@ -264,7 +264,7 @@ def _listed(one: ShippedRecipe) -> str:
 
 
 def _origin(values: Sequence[Value], place: str) -> str:
-    """What set a value; of a list, its first one."""
+    """Origin of a value; of a list, that of its first one."""
     return next(one.origin for one in values if one.key == place or one.key.startswith(f"{place}."))
 
 

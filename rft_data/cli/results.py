@@ -17,7 +17,7 @@ _aside: list[TextIO] = []
 
 
 def results() -> TextIO:
-    """Where results are written."""
+    """Stream to which results are written."""
     return _aside[-1] if _aside else sys.stdout
 
 
@@ -60,7 +60,7 @@ def _kept_descriptor(stream: TextIO) -> int | None:
 
 
 class _Stderr:
-    """What `sys.stderr` is now: a progress bar takes its place for a while."""
+    """The present `sys.stderr`: a progress bar takes its place for a while."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)

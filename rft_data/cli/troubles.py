@@ -247,7 +247,7 @@ def trouble_facts(trouble: Trouble) -> dict[str, object]:
 
 
 def trouble_text(trouble: Trouble) -> str:
-    """What the error means, its usual causes and what to do, as Markdown without a heading."""
+    """Meaning of the error, its usual causes and the mend, as Markdown without a heading."""
     return "\n".join(
         [
             f"{inspect.getdoc(trouble.kind)} Exit code {trouble.kind.exit_code} (`{trouble.kind.__name__}`)."

@@ -95,7 +95,7 @@ def _agreement(key: str, units: Sequence[Answers]) -> Agreement | None:
 
 
 def _answer(word: Word) -> tuple[str, float] | None:
-    """What a word is about, and what it says as a number."""
+    """Subject of a word, and its value as a number."""
     if word.key == FeedbackKey.PREFERRED and (partner := (word.text or "").split()):
         pair = sorted((word.experience_id, partner[0]))
         return " ".join(pair), float(pair.index(word.experience_id))

@@ -99,7 +99,7 @@ def fold(feedback: pa.Table, how: How) -> Folded:
 
 
 def _withdrawn(feedback: pa.Table, sources: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which rows their author withdrew later.
+    """Rows that their author withdrew later.
 
     Args:
         feedback: ordered by time.

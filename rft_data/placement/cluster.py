@@ -33,7 +33,7 @@ def beside(name: str, number: int) -> str:
 
 
 def never_fits(specs: Sequence[RoleSpec], nodes: Sequence[Resources]) -> str | None:
-    """Why the roles can never run together on these nodes, with a table; None if they can."""
+    """Reason why the roles can never run together on these nodes, with a table; None if they can."""
     available = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
     needed = {"CPU": sum(spec.cpus for spec in specs), "GPU": sum(spec.gpus for spec in specs)}
     too_large = [spec for spec in specs if not any(_fits(role_resources(spec), node) for node in nodes)]

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine each role sees."""
+"""GPUs of this machine by the roles that see them."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class RayResources:
         return {name for name, node in nodes.items() if node in going}
 
     def _table(self, name: str) -> Mapping[str, Any]:
-        """What Ray says of the group in which a role has its place."""
+        """State, in Ray, of the group in which a role has its place."""
         found: Mapping[str, Any] = _ray().util.placement_group_table(self._places[name][0])
         return found
 

@@ -1,4 +1,4 @@
-"""What came of an experience, and what a checkpoint was made of: lineage read forwards.
+"""Descendants of an experience, and the origins of a checkpoint: lineage read forwards.
 
 A step, a checkpoint or a version of the weights is named when it contains a gradient of the experience; all
 that come later in the same run contain it too.

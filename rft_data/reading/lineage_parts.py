@@ -1,4 +1,4 @@
-"""What a lineage consists of: rows as they are stored, judgements, leases, stages, weights."""
+"""Parts of a lineage: rows as they are stored, judgements, leases, stages, weights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Use:
     """Policy version of the trainer when it leased; -1 if unknown."""
     state: LeaseState
     reason: str
-    """Why it was released, or empty."""
+    """Reason why it was released, or empty."""
     checkpoint_step: int | None
     """The checkpoint that contains the step; None until one does."""
     weights: Weights | None

@@ -58,7 +58,7 @@ class Tag:
     note: str
     created_at: datetime
     fault: str = ""
-    """Why its filter cannot be read."""
+    """Reason why its filter cannot be read."""
 
     def as_json(self) -> dict[str, object]:
         """The fields as plain values, for JSON."""

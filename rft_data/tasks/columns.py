@@ -69,7 +69,7 @@ def _text(value: object, where: str) -> str:
 
 
 def value_at(row: Mapping[str, object], column: str, where: str) -> object:
-    """What a template makes of a row, or the value of a column. Raises: RowError."""
+    """Text that a template makes of a row, or the value of a column. Raises: RowError."""
     return filled(column, row, where) if is_template(column) else pick(row, column, where)
 
 

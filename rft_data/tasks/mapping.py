@@ -51,14 +51,14 @@ def kept_fields(row: Mapping[str, object], fields: Sequence[str], where: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """What a taskset adds to each of its tasks, whichever way they were read."""
+    """Values that a taskset adds to each of its tasks, whichever way they were read."""
 
     system: str | None = None
     """System message, or a template of it."""
     images: str | None = None
     """Column of the images."""
     folder: Path = Path()
-    """Where paths of images begin."""
+    """Folder at which paths of images begin."""
     tools: str | None = None
     """Column of the tools that the task offers."""
     workflow: str | None = None

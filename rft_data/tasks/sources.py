@@ -1,4 +1,4 @@
-"""Where tasks come from: generators and rows, made into `Task` rows.
+"""Sources of tasks: generators and rows, made into `Task` rows.
 
 Held-out tasks are chosen by content hash, so the same question is held out in every source, or in none.
 """

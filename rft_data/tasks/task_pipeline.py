@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 class TaskReport(Protocol):
-    """What one operator did."""
+    """The work of one operator."""
 
     @property
     def name(self) -> str:

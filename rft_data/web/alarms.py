@@ -1,4 +1,4 @@
-"""What a person should look at in a run, in words, with the number behind it and what to try."""
+"""Alarms of a run that a person should look at, in words, with the number behind it and what to try."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class _Axes:
     high: float
 
     def place(self, step: int, value: float) -> tuple[float, float]:
-        """Where a number lies in the picture, in its units from the upper left corner."""
+        """Position of a number in the picture, in its units from the upper left corner."""
         across = (step - self.first) / (self.last - self.first) if self.last > self.first else 0.5
         up = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         x = _LEFT + across * (WIDTH - _LEFT - _RIGHT)

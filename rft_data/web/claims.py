@@ -1,4 +1,4 @@
-"""Which person works on which item of a queue, so that two people do not get the same one.
+"""Items of a queue by the person who works on them, so that two people do not get the same one.
 
 A claim ends with its answer, or after ten minutes. Claims are kept in an SQLite file in the buffer's folder,
 which every page on this machine reads. For a buffer on an object store only one page knows its claims.

@@ -1,4 +1,4 @@
-"""Where a completion differs from another one, word by word."""
+"""Differences of a completion from another one, word by word."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FORMATS: Sequence[str] = get_args(FileFormat)
 MOST_ROWS = 2_000
 """Rows of a file."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for a formula at the beginning of a cell."""
+"""Characters at the beginning of a cell that a spreadsheet takes for a formula."""
 
 
 class AskedFile(Asked):

@@ -15,7 +15,7 @@ Recipe = Mapping[str, Any]
 
 
 def where_it_counts(recipe: Recipe | None, key: str) -> list[str]:
-    """What reads feedback under a key; one sentence that says so where nothing does.
+    """Readers of feedback under a key; one sentence that says so where nothing does.
 
     Args: recipe: as the run stored it; None: of no run.
     """

@@ -1,4 +1,4 @@
-"""Where a run's rollouts went, from sampled to trained, as a chain of numbers that add up."""
+"""The way of a run's rollouts, from sampled to trained, as a chain of numbers that add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may see the page: a token in the link, which becomes a cookie, and headers that forbid scripts."""
+"""Access to the page: a token in the link, which becomes a cookie, and headers that forbid scripts."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Token:
     style: str
     """Classes of its colour."""
     title: str
-    """What is known of it, in words."""
+    """Facts about it, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Facts:
 def facts(
     row: ExperienceRow, advantage: Sequence[float] | None, by_trainer: Mapping[str, Sequence[float]]
 ) -> Facts:
-    """What is stored about the tokens of a whole row; `by_trainer`: what `trained_tokens` gives."""
+    """Stored values of the tokens of a whole row; `by_trainer`: what `trained_tokens` gives."""
     length = len(row["token_ids"] or [])
     mask = row["action_mask"] or [0] * length
     return Facts(
@@ -206,7 +206,7 @@ def _title(known: Facts, place: int, token: int) -> str:
 
 
 def _texts(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str]:
-    """What each token adds to the text; its number where no tokenizer is known."""
+    """Text that each token adds; its number where no tokenizer is known."""
     if tokenizer is None:
         return [f"{one} " for one in ids]
     from tokenizers.decoders import DecodeStream

@@ -1,4 +1,4 @@
-"""Where the page listens, and under which address people reach it."""
+"""Address at which the page listens, and the one under which people reach it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Rendered:
     head: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     wrong: str = ""
-    """Why there is nothing to show."""
+    """Reason why there is nothing to show."""
 
 
 def run_renderer(run_dir: Path | None) -> str:
@@ -53,7 +53,7 @@ def run_renderer(run_dir: Path | None) -> str:
 
 
 def rendered(run_dir: Path, name: str, row: Mapping[str, object]) -> Rendered:
-    """What the renderer makes of a row, or why it makes nothing."""
+    """The renderer's result for a row, or the reason why there is none."""
     own_code = run_dir / OWN_CODE_FILE
     folders = own_code.read_text() if own_code.is_file() else ""
     lines: deque[str] = deque(maxlen=_LAST_LINES)

@@ -1,4 +1,4 @@
-"""What the page says of a run: its state, its numbers as pictures, and where its groups went."""
+"""The page of a run: its state, its numbers as pictures, and where its groups went."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Line:
     reward: Chart | None
     rows: Mapping[str, int]
     wrong: str = ""
-    """Why nothing can be said of it."""
+    """Reason why nothing can be said of it."""
 
     @property
     def tokens_per_s(self) -> float | None:

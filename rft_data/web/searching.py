@@ -37,7 +37,7 @@ class Found:
     rows: list[ShownRow]
     """The columns of COLUMNS, `judgements`, and `key`: how well the row fits; larger is better."""
     note: str
-    """What was not looked at, or why nothing could be searched; empty: all was."""
+    """Rows that were not looked at, or why nothing could be searched; empty: all was."""
 
 
 def by_words(buffer: Buffer, words: str, choice: Choice, most: int = PAGE) -> Found:

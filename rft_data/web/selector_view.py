@@ -1,4 +1,4 @@
-"""What a run's selector knew of its tasks at the newest checkpoint, from the state that is stored."""
+"""Beliefs of a run's selector about its tasks at the newest checkpoint, from the state that is stored."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class SelectorView:
     retired: frozenset[TaskKey] = frozenset()
     """Tasks that the run's operators over tasks retired."""
     why_not: str = ""
-    """Why there are no beliefs."""
+    """Reason why there are no beliefs."""
 
 
 def selector_view(
     buffer: Buffer, run_dir: Path | None, run_id: str, keys: Iterable[TaskKey]
 ) -> SelectorView | None:
-    """What a run's selector knew of some tasks; None of a buffer, and of a run that draws no tasks."""
+    """Beliefs of a run's selector about some tasks; None of a buffer, and of a run that draws no tasks."""
     recipe: Mapping[str, object] = {} if run_dir is None else stored_recipe(run_dir)
     section = recipe.get("selector")
     if not isinstance(section, Mapping):

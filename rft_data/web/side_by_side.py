@@ -15,7 +15,7 @@ MOST_TURNS = 200
 
 
 class Against(StrEnum):
-    """Which rollout the others are compared with."""
+    """The rollout that the others are compared with."""
 
     BEST = "best"
     """The one with the highest effective reward, the first of several."""

@@ -1,4 +1,4 @@
-"""What people said of a run's experiences, newest first, and whether it still counts."""
+"""People's statements about a run's experiences, newest first, and whether they still count."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Said:
     """The same by key."""
     agreements: Sequence[Agreement]
     counts: Mapping[str, Sequence[str]]
-    """Where words under each key of the lines count."""
+    """Places where words under each key of the lines count."""
 
 
 def newest_said(buffer: Buffer, subject: Subject, author: str, about: str) -> Said:
@@ -77,7 +77,7 @@ def said_about(buffer: Buffer, experience_id: str) -> list[Word]:
 
 
 def about_row(buffer: Buffer, subject: Subject, row: ExperienceRow) -> dict[str, object]:
-    """What the view of a row shows: the words said, where words count, and the answer to be corrected."""
+    """Content of the view of a row: the words said, where words count, and the answer to be corrected."""
     said_of_it = said_about(buffer, row["experience_id"])
     own = [FeedbackKey.THUMB, FeedbackKey.SCORE, FeedbackKey.EDIT, FeedbackKey.PREFERRED]
     keys = [*own, FeedbackKey.QUARANTINE, FeedbackKey.RETIRE_TASK, *(word.key for word in said_of_it)]
@@ -87,7 +87,7 @@ def about_row(buffer: Buffer, subject: Subject, row: ExperienceRow) -> dict[str,
 
 
 def counts(subject: Subject, keys: Sequence[str]) -> dict[str, list[str]]:
-    """Where words under each key count."""
+    """Places where words under each key count."""
     recipe = subject_recipe(subject)
     return {key: where_it_counts(recipe, key) for key in dict.fromkeys(keys)}
 

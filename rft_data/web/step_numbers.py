@@ -1,4 +1,4 @@
-"""What the trainer measured over all tokens of the steps that a row was trained in."""
+"""Measurements of the trainer over all tokens of the steps that a row was trained in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StepNumbers:
 
 
 def trained_tokens(buffer: Buffer, line: Lineage, run_id: str) -> Mapping[str, Sequence[float]]:
-    """What the trainer found for each token of a row at the newest step that kept it: columns by name.
+    """Values of the trainer for each token of a row at the newest step that kept it: columns by name.
 
     A step that was taken again has rows again, of which the last counts.
     """

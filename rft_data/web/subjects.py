@@ -1,4 +1,4 @@
-"""What the page shows: run folders and buffers, each under a short key."""
+"""Subjects of the page: run folders and buffers, each under a short key."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _hub_name(run_dir: Path | None) -> str:
 
 
 def _mark(buffer: Buffer) -> tuple[int, ...]:
-    """What tells a buffer in a folder from a later one there; the same for all that are elsewhere."""
+    """Identity of a buffer in a folder, which a later one there does not have; empty for all elsewhere."""
     if "://" in buffer.location:
         return ()
     try:

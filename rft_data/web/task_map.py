@@ -1,4 +1,4 @@
-"""Which tasks were played when, and how often they were solved."""
+"""Tasks by the time they were played, and how often they were solved."""
 
 from __future__ import annotations
 

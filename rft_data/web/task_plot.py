@@ -20,13 +20,13 @@ nothing."""
 
 @dataclass(frozen=True, slots=True)
 class TaskPlot:
-    """Which tasks were played when, and the share of rollouts that solved them."""
+    """Tasks by the time they were played, and the share of rollouts that solved them."""
 
     map: TaskMap
 
     @property
     def title(self) -> str:
-        """What is shown."""
+        """The subject of the plot."""
         return "tasks"
 
     def rows(self) -> list[list[object]]:

@@ -28,7 +28,7 @@ class Moment:
 
 
 def timeline(buffer: Buffer, line: Lineage, made_at: datetime) -> list[Moment]:
-    """What is stored about when things happened to a row, oldest first; at most 40 moments."""
+    """Stored events of a row, oldest first; at most 40 moments."""
     found = [(made_at, "sampled and scored"), *_judged(buffer, line), *_closed(buffer, line)]
     found += [*_published(buffer, line), *_leased(buffer, line), *_held(buffer, line)]
     found += [(one["created_at"], f"{one['key']} by {one['author']}") for one in line.feedback]

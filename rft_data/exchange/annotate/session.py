@@ -45,7 +45,7 @@ class Answered:
 
 
 def answered(buffer: Buffer, author: str) -> Answered:
-    """What an author has said and not withdrawn."""
+    """Statements of an author that are not withdrawn."""
     rows: Counter[tuple[str, str]] = Counter()
     subjects: set[tuple[str, str | None]] = set()
     columns = ["experience_id", "key", "value", "text"]

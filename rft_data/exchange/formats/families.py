@@ -92,11 +92,11 @@ TASK_FORMATS: Mapping[str, Format] = {
         read_ultrafeedback,
     ),
 }
-"""What columns can be recognised as, by name."""
+"""Kinds of columns that are recognised, by name."""
 
 
 def recognised(rows: Sequence[RawRow], name: str) -> Format:
-    """What the columns of a table's first rows are. Raises: RecipeError when they fit nothing, or several."""
+    """Kinds of the columns of a table's first rows. Raises: RecipeError when they fit nothing, or several."""
     mend = "say which columns are meant: 'prompt: COLUMN' and 'answer: COLUMN' (or null)"
     return detect(rows, name, TASK_FORMATS, mend)
 

@@ -37,7 +37,7 @@ class Found:
     row: Mapping[str, object] | None
     """None when it cannot be read."""
     reason: str = ""
-    """Why it cannot be read."""
+    """Reason why it cannot be read."""
     excerpt: str = ""
     """The beginning of a bad row, at most 4,096 characters."""
 

@@ -1,4 +1,4 @@
-"""Who may do what at a hub: a token for each client, made from the run's secret, names its role.
+"""Rights at a hub: a token for each client, made from the run's secret, names its role.
 
 A token is `ROLE.NAME.MAC`; the hub keeps no list of them, it computes the MAC again. The secret itself is the
 owner's token.

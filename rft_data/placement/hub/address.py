@@ -18,7 +18,7 @@ _FORM = re.compile(r"hub://(?P<host>[^/]+):(?P<port>\d{1,5})(?:/(?P<digest>[0-9a
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a hub listens."""
+    """Address at which a hub listens."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Place:
 
 
 def parse_address(address: str) -> Place:
-    """Where a client connects to.
+    """Address that a client connects to.
 
     Raises: RecipeError for an address that is none, and for one of another machine without a digest.
     """

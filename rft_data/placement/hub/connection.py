@@ -29,7 +29,7 @@ _CONNECT_S = 10.0
 _IDLE = 8
 """Connections that are kept open between calls."""
 _ANSWERS = {Kind.ROWS: 1 << 40, Kind.ANSWER: 1 << 40}
-"""What a hub sends; the client trusts the hub about sizes."""
+"""Most bytes of each kind of answer; the client trusts the hub about sizes."""
 
 T = TypeVar("T")
 Args = Mapping[str, object]
@@ -47,7 +47,7 @@ class RefusedError(TokenError):
 
 
 class _Hub:
-    """Where the hub was last found, and the connections to it that are idle."""
+    """Last known address of the hub, and the connections to it that are idle."""
 
     def __init__(self, address: str, token: str) -> None:
         """Raises: RecipeError for an address that is none, or another machine's without a digest."""

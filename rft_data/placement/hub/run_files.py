@@ -32,7 +32,7 @@ Listing = dict[str, tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class RunFolders:
-    """Which folders a hub serves."""
+    """Folders that a hub serves."""
 
     directory: Path
     """The run's."""
@@ -70,7 +70,7 @@ class RunFiles:
         return str(self._mark), self._text
 
     def small_files(self) -> dict[str, tuple[float, str]]:
-        """What whoever looks at the run may read: when each file was changed, and its text."""
+        """Files that may be read by those who look at the run: time of change, and text."""
         found = {}
         for path in chain.from_iterable(map(self._directory.glob, self._shown)):
             with suppress(FileNotFoundError):  # it was pruned meanwhile

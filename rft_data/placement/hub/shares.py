@@ -1,4 +1,4 @@
-"""What each client may use of a hub at a time: memory and rows, so that one client cannot use up all of it.
+"""Shares of a hub for each client: memory and rows, so that one client cannot use up all of it.
 
 A call takes its share before its data is received and gives it back when it is answered.
 """

@@ -89,7 +89,7 @@ class ExperienceViews(View):
 
 
 def _advantage(verdicts: Sequence[Judgement]) -> tuple[float, ...] | None:
-    """What the newest pipeline that kept the row gave it."""
+    """Values that the newest pipeline that kept the row gave it."""
     kept = [one.advantage for one in verdicts if one.advantage is not None]
     return kept[-1] if kept else None
 
@@ -110,7 +110,7 @@ def _tokenizer(run_dir: Path | None) -> Tokenizer | None:
 
 
 def _beside(row: ExperienceRow) -> list[tuple[str, str]]:
-    """What an environment, a workflow or an importer keeps beside the row: name, and value as JSON."""
+    """Facts that an environment, a workflow or an importer keeps beside the row: name, and value as JSON."""
     found: list[tuple[str, object]] = []
     if row["environment"]:
         found.append(("environment", row["environment"]))

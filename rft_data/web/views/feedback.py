@@ -1,4 +1,4 @@
-"""What the page's author says of experiences."""
+"""Statements of the page's author about experiences."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _PART_BYTES = 1 << 18
 
 
 class SearchViews(View):
-    """Which experiences there are."""
+    """Experiences that a search finds."""
 
     def routes(self) -> Iterator[Route]:
         yield Route("/s/{key}/experiences", self.experiences)

@@ -35,7 +35,7 @@ class TaskViews(View):
         yield Route("/s/{key}/task", self.retire, "POST")
 
     def tasks(self, key: str) -> HTMLResponse:
-        """Which tasks were played when, how often they were solved, and what the selector thinks of them."""
+        """Tasks by the time they were played, how often they were solved, and the selector's beliefs."""
         buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
         run_id = self._page.run_id(key)
         found = task_map(buffer, run_id)

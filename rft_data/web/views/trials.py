@@ -60,7 +60,7 @@ class TrialViews(View):
         return RedirectResponse(f"/s/{key}/try/{trial.number}", 303)
 
     def trial(self, key: str, number: str) -> HTMLResponse:
-        """What came of a trial, and its list, to be changed and tried again."""
+        """The result of a trial, and its list, to be changed and tried again."""
         found = self._trials.find(key, number)
         return self._shown(key, found.wanted, trial=found)
 

@@ -46,7 +46,7 @@ class WordViews(View):
         yield Route("/s/{key}/rows/{seq}/word", self.word, "POST")
 
     def said(self, key: str, author: Text = "", about: Text = "", by: Text = "") -> HTMLResponse:
-        """What people said, newest first. Args: author, about: only his, only under this key; by: author."""
+        """People's words, newest first. Args: author, about: only his, only under this key; by: author."""
         subject = self._page.subjects[key]
         found = newest_said(self._page.subjects.buffer(key), subject, author, about)
         lines = sorted(found.lines, key=lambda line: line.word.author) if by == "author" else found.lines

@@ -40,7 +40,7 @@ def read_otlp(row: Row) -> Iterator[Item | RowError]:
 
 
 def items(raw: Json) -> Iterator[Item | RowError]:
-    """What one span says."""
+    """Content of one span."""
     try:
         span, attributes = _span(raw)
         yield from spoken(span, attributes, text(inside(raw, "name")), _failure(raw))
