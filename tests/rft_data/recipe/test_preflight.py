@@ -355,7 +355,7 @@ SPREAD = "{tensor_parallel_size: 2, data_parallel_size: 2}"
                 "explorer.engine.transport={use: ipc}",
                 "placement.use=ray",
             ],
-            r"'explorer\.engine\.transport' is 'ipc', .* as a Ray actor it has no GPU; use 'ray' or 'gloo'",
+            r"'explorer\.engine\.transport' is 'ipc', .* on Ray no explorer shares a GPU .* use 'nccl'",
         ),
         (
             ["explorer.engine.use=transformers", "explorer.engine.options={tensor_parallel_size: 2}"],

@@ -80,7 +80,10 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
     text = GOOD.replace("selector:", "nothing:")
     with pytest.raises(RecipeError) as caught:
         load_recipe(write(tmp_path, text))
-    assert f"  {path}:3:1 selector: is missing, and mode 'online' needs it. Which tasks" in str(caught.value)
+    assert (
+        f"  {path}:3:1 selector: is missing, and mode 'online' needs it. The choice of the next tasks"
+        in str(caught.value)
+    )
 
 
 def test_a_mistake_of_a_stage_has_the_stage_as_its_place_and_brings_no_other(tmp_path: Path) -> None:
