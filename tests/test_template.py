@@ -43,7 +43,8 @@ def test_a_child_has_the_folder_environment_and_streams_that_it_was_given(tmp_pa
 
 def test_it_is_a_child_of_this_process_and_ends_as_it_is_told(tmp_path: Path) -> None:
     command = [*RFT, "view", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+    env = template._environment_here  # without what tests before this one have set
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         process = psutil.Process(child.pid)
         assert process.ppid() == os.getpid()
         assert any(word.endswith("template.py") for word in process.cmdline())
@@ -65,7 +66,10 @@ sys.stdin.read()
 
 def test_code_that_may_be_forked_is_and_so_is_what_it_starts() -> None:
     command = [sys.executable, "-c", CALLS, "-c", SAYS, "given"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    env = template._environment_here  # as above
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline().split() == [str(child.pid), str(os.getpid()), "True"]
         assert child.stdout.readline().split()[1:] == [str(child.pid), "True", "given"]
