@@ -61,7 +61,7 @@ class Front:
         """Engine cores, each with a whole copy of the model."""
         try:
             self._call(self._started(config))
-            self._asked_of_cores(self._guarded())
+            self._asked_of_cores(self._prepared())
         except BaseException as err:
             self.close()
             if isinstance(err, _dead()):
@@ -145,7 +145,7 @@ class Front:
         self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
         self._outputs = _Outputs(self._llm.engine_core)  # before the reader's first turn
 
-    async def _guarded(self) -> None:
+    async def _prepared(self) -> None:
         resources = self._llm.engine_core.resources
         started = [one.pid for one in resources.engine_manager.processes]
         if resources.coordinator is not None:

@@ -72,7 +72,9 @@ class WeightExtension:
 
         vLLM 0.31 makes it in a trial run, which it leaves out on a CPU where nothing is compiled.
         """
-        if self.vllm_config.parallel_config.pipeline_parallel_size > 1:
+        from vllm.distributed import get_pp_group
+
+        if not get_pp_group().is_first_rank and self.model_runner.intermediate_tensors is None:
             self.model_runner.profile_run()
 
     def rft_seed(self, seed: int) -> None:
