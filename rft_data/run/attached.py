@@ -42,7 +42,8 @@ def hub_secret(key: str) -> str:
         found = "holds the token of a client" if secret else "is not set"
         raise RecipeError(
             f"'{key}' needs the secret of a hub, and the environment variable {HUB_TOKEN} {found}; "
-            "set it to a secret of your own. Others get tokens that are made from it (`rft token`)."
+            "set it to the secret of that hub, one of your own if this run starts it. Others get tokens that "
+            "are made from it (`rft token`)."
         )
     return secret
 
