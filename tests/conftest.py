@@ -5,17 +5,20 @@ import os
 import shutil
 import sys
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 from rft_data.core.collector import collector_paused
 from rft_data.core.lookup import OWN_CODE
 from rft_data.run.build import prepare_process
 from tests.order import pytest_collection_modifyitems  # noqa: F401
+from tests.outside import trust_nobody
 from tests.skips import pytest_terminal_summary  # noqa: F401
-from tests.template import use_template
+from tests.template import use_template, variables_read
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Of tests side by side each keeps to one core, also in its child processes: two OpenMP threads that wait for
@@ -32,14 +35,19 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.load_profile("same")
+trust_nobody()
+# The command's options are read from hundreds of functions: once for a process, not for each call of a test.
+typer.testing._get_command = cache(typer.testing._get_command)
 # Packages that only some tests use, and that the tested set does without (requirements/apart.txt).
 sys.path.append(str(Path(sys.prefix) / "apart"))
 FEW_OBJECTS = 50_000
 """So many are looked through in 10 ms."""
-REAL_FREEZE, REAL_UNFREEZE = gc.freeze, gc.unfreeze
+REAL_FREEZE, REAL_UNFREEZE, REAL_COUNT = gc.freeze, gc.unfreeze, gc.get_freeze_count
 # vLLM freezes every object when an engine starts and unfreezes every object when one ends. Here only
 # `frozen_imports` freezes; else each engine, and each `train()` after it, looks through all libraries: 1 s.
 gc.freeze = gc.unfreeze = lambda: None
+# It walks through all that is frozen, 0.1 s, to be asked by each engine whether there is anything.
+gc.get_freeze_count = lambda: 1
 # Compiled modules are kept: pytest needs 7 s in each of its workers to compile all tests again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -72,10 +80,24 @@ def own_code() -> Generator[None]:
     os.environ[OWN_CODE], sys.path[:] = folders, places
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_variables() -> Generator[None]:
+    """What a library sets for its own children is gone after a module (vLLM: LD_PRELOAD).
+
+    Else every child of a later test would import all libraries: it would not suit the template.
+    """
+    before = variables_read(os.environ)
+    yield
+    for name in variables_read(os.environ):
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def own_collector(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Python's collector as other processes have it: for tests of what an engine does to it."""
     monkeypatch.setattr(gc, "freeze", REAL_FREEZE)
     monkeypatch.setattr(gc, "unfreeze", REAL_UNFREEZE)
+    monkeypatch.setattr(gc, "get_freeze_count", REAL_COUNT)
     yield
     REAL_FREEZE()

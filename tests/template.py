@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +162,13 @@ def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
     return dict(os.fsdecode(one).split("=", 1) for one in given)  # type: ignore[misc]
 
 
+def variables_read(env: Mapping[str, str]) -> dict[str, str]:
+    """Those of an environment that imports read."""
+    return {name: value for name, value in env.items() if name.startswith(READ)}
+
+
 def _suits(env: dict[str, str]) -> bool:
-    known = _environment_here
-    other = {name for name in {*env, *known} if env.get(name) != known.get(name)}
-    return not any(name.startswith(READ) for name in other)
+    return variables_read(env) == variables_read(_environment_here)
 
 
 def _shared() -> Template:

@@ -29,6 +29,7 @@ from rft_data.recipe.shipped import shipped_recipes
 from tests import closures
 from tests.closures import closure, needed, repacked
 from tests.docs.test_walks import FILES
+from tests.outside import persons_environment
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("rft_data", "ops", "recipes", "trainers", "explorers")
@@ -46,7 +47,7 @@ UV = Path(sys.executable).with_name("uv")
 
 def run(command: list[str | Path], folder: Path, code: int = 0) -> str:
     """What a command prints, in a process that is told of no checkout."""
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env = persons_environment()
     done = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800 if REAL else 120
     )
@@ -213,7 +214,7 @@ def source(folder: Path, lock: str) -> Path:
 def script(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The install script of the containers, run where the source is."""
     command = ["bash", "docker/install.sh", "cpu", "installed"]
-    env = {**os.environ, **environment}
+    env = {**persons_environment(), **environment}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=3000)
 
 

@@ -22,6 +22,7 @@ import pytest
 from rft_data.buffer import Buffer
 from tests.docs.blocks import ROOT, blocks
 from tests.docs.test_walks import FILES, MISTAKES, with_mistakes
+from tests.outside import persons_environment
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -43,7 +44,7 @@ class Person:
 
     def environment(self) -> dict[str, str]:
         """No checkout but the clone, and its commands first."""
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        env = persons_environment()
         return {**env, "PATH": f"{self.clone / '.venv' / 'bin'}:{env['PATH']}"}
 
     def types(self, what: str, body: str, folder: Path, keys: str = "") -> str:

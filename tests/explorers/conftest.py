@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,13 @@ from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.explorers.engines.held import let_go
 from tests.tiny_config import tiny_config
+
+if find_spec("vllm"):
+    from vllm.platforms.cpu import CpuPlatform
+
+    # Each engine looks through every module for kernels, 0.4 s; the first has put them all in place.
+    _register = staticmethod(cache(CpuPlatform.register_triton_kernel_overrides))
+    CpuPlatform.register_triton_kernel_overrides = _register
 
 VOCABULARY, END = 96, 1
 PROBE_IDS = (tuple(range(5, 25)), tuple(range(60, 30, -1)))
