@@ -13,7 +13,7 @@ APART := $(VENV)/apart
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check installs new-user recipes breaks nodes bench mutants trinity locks docs gpu-check
+.PHONY: setup quickstart test fast check installs new-user recipes breaks examples nodes bench mutants trinity locks docs gpu-check
 
 setup: $(READY)
 
@@ -78,6 +78,10 @@ recipes: setup $(APART)
 breaks: setup
 	RFT_BREAKS=all $(BIN)/python -m pytest tests/rft_data/loop/test_broken_runs.py tests/rft_data/run/test_exact_resume.py \
 	  --timeout 3600
+
+# Properties on 300 examples drawn anew (or as many as a test says), where the other runs take the same 50: minutes.
+examples: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile random --timeout 3600
 
 # As root on Linux, outside /tmp: runs over nodes without a common folder, whose cables are cut and which are lost.
 nodes: setup

@@ -31,9 +31,9 @@ prepare_process()
 MEMORY = Path("/dev/shm")  # noqa: S108
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-# The same examples every time; `pytest --hypothesis-profile random` looks for new ones.
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("random", deadline=None)
+# The same examples every time; `make examples` looks for new ones.
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("random", deadline=None, max_examples=300)
 settings.load_profile("same")
 trust_nobody()
 # The command's options are read from hundreds of functions: once for a process, not for each call of a test.
