@@ -101,7 +101,7 @@ def lease_bars(figures: Mapping[str, float]) -> list[Bar]:
 def trinity_bars(
     appends: Mapping[int, Mapping[str, float]], leases: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[Bar]:
-    """What was measured, beside Trinity-RFT's storage, which is given objects and does not fsync."""
+    """Bars beside Trinity-RFT's storage, which is given objects and does not fsync."""
     bars = [
         Bar(
             f"append_{n}row_vs_trinity",
@@ -119,7 +119,7 @@ def trinity_bars(
 
 
 def growth(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
-    """What a large and long-lived buffer costs: leases, latency, memory, restart, bytes."""
+    """Costs of a large and long-lived buffer: leases, latency, memory, restart, bytes."""
     leases = {n: random_leases(n) for n in ((1_000, 4_000) if quick else (10_000, 100_000, 1_000_000))}
     for rows, figures in leases.items():
         shown(f"random lease of 64 groups x 8 at {rows:,} rows of 50 tokens", figures)

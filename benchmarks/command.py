@@ -1,4 +1,4 @@
-"""What the command line costs beside Python itself: `python -m benchmarks.command`.
+"""Cost of the command line beside Python itself: `python -m benchmarks.command`.
 
 Processor seconds of whole child processes, the median of `--times`, as a ratio to `python -c pass`. On a
 machine where that takes 25 ms, a ratio of 12 is 0.3 s.
@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, tuple[Sequence[str], float]] = {
     "ops_list": ((*_RFT, "ops", "list"), 30.0),
     "validate": ((*_RFT, "recipe", "validate", "quickstart"), 40.0),
 }
-"""What is measured, and the most it may cost in units of `python -c pass`."""
+"""Commands that are measured, and the most each may cost in units of `python -c pass`."""
 
 
 def cpu_seconds(arguments: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""What no buffer on Lance and this disk can beat: Lance's own writes and reads."""
+"""Floors that no buffer on Lance and this disk can beat: Lance's own writes and reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BareTable:
 
 
 class BareLeases:
-    """What Lance alone does for a lease: the commit of a row, and the read of the leased rows."""
+    """Lance's own part of a lease: the commit of a row, and the read of the leased rows."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: that of a buffer with experiences, and at least one row of `leases`."""

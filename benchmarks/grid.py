@@ -45,7 +45,7 @@ class GridCell(RecordedCell, Protocol):
 
     @property
     def label(self) -> str:
-        """What `--only` and `--list` call it: its parts with commas between them, the seed second."""
+        """Its name for `--only` and `--list`: its parts with commas between them, the seed second."""
 
     @property
     def scale(self) -> Scale:
@@ -57,7 +57,7 @@ C = TypeVar("C", bound=GridCell)
 
 @dataclass
 class Played:
-    """What a command did."""
+    """Cells that a command ran, with its bars."""
 
     records: Records
     failed: list[str] = field(default_factory=list)

@@ -45,7 +45,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "overlong_penalty_mapper": {"max_tokens": 800, "cache_tokens": 200},
     "reward_shaping_mapper": {"weights": {"reward": 1.0, "reward_parts/format": 0.2}, "normalize": "group"},
 }
-"""What operators are given here; the others get nothing."""
+"""Arguments of operators here; the others get none."""
 FIVE: list[dict[str, dict[str, Any]]] = [
     {"reward_range_filter": {"min_reward": 0.0}},
     {"text_length_filter": {"min_len": 10}},
@@ -202,7 +202,7 @@ def operator_table(
 
 
 def bars(figures: Mapping[str, Any]) -> list[Bar]:
-    """What the figures should be."""
+    """Bars of the figures."""
     groups = [figure for figure in figures["operators"].values() if figure["group"]]
     pipeline, memory, near_dup = (figures[part] for part in ("pipeline", "memory", "near_dup"))
     return [

@@ -1,4 +1,4 @@
-"""What the buffer is measured against: the same rows in SQLite, as columns or pickled, and in an Arrow file.
+"""Peers of the buffer: the same rows in SQLite, as columns or pickled, and in an Arrow file.
 
 Every peer stores every field of the rows that the buffer stores, takes rows from as many threads, and writes
 each call as one commit, as queue-based RFT systems do.
@@ -60,7 +60,7 @@ class SqliteQueue:
         self._encode, self._decode = encode, decode
 
     def encoded(self, rows: Sequence[Experience]) -> list[Values]:
-        """What `insert` takes."""
+        """Rows as `insert` takes them."""
         return [(row.experience_id, *self._encode(row)) for row in rows]
 
     def insert(self, values: Sequence[Values]) -> None:

@@ -18,7 +18,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one slice took."""
+    """Time that one slice took."""
 
     rows: int
     wall_s: float
@@ -32,14 +32,14 @@ class Cost:
 
 
 def cost(rows: int, act: Callable[[], object]) -> Cost:
-    """What `act`, which handles so many rows, takes."""
+    """Time that `act` takes, which handles so many rows."""
     wall, cpu = time.perf_counter(), time.process_time()
     act()
     return Cost(rows, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def take_turns(contenders: Mapping[str, Callable[[int], Cost]], rounds: int) -> dict[str, list[Cost]]:
-    """What each contender's slices took, by round; each is given the number of its slice, from 0.
+    """Times of each contender's slices, by round; each is given the number of its slice, from 0.
 
     A round before the first warms up and is not counted: there are `rounds` + 1 slices of each.
     """

@@ -33,7 +33,7 @@ class Cost:
     seconds: float = 0.0
     """Wall seconds, its waits included; known at its end."""
     closed_as: str = ""
-    """Why it is over; empty while it is not."""
+    """Reason for which it is over; empty while it is not."""
     _began: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:

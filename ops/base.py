@@ -25,7 +25,7 @@ class Judgement:
     keep: npt.NDArray[np.bool_]
     """N values, True for a row that stays."""
     reasons: Sequence[str]
-    """Why, one for each dropped row, in row order."""
+    """One reason for each dropped row, in row order."""
 
 
 class ArrowOperator:

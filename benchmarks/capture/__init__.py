@@ -1,1 +1,1 @@
-"""What capturing costs beside vLLM's own server, and what it loses."""
+"""Cost of capturing beside vLLM's own server, and its losses."""

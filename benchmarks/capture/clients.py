@@ -21,7 +21,7 @@ OWNER = {"authorization": f"Bearer {TOKEN}"}
 
 @dataclass(slots=True)
 class Told:
-    """What clients know at the end."""
+    """Knowledge of the clients at the end."""
 
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Trajectories whose end was answered, and the number that each speaks of."""

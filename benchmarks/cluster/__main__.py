@@ -105,7 +105,7 @@ def measured(
 
 
 def bars(sizes: Mapping[int, Mapping[str, Any]], faults: Mapping[str, Any]) -> list[Bar]:
-    """What was asked of it."""
+    """Bars of the cluster."""
     most, least = max(sizes), min(sizes)
     return [
         Bar(f"explorers_held_{most}", sizes[most]["append_p95_ms"], 250, ceiling=True),

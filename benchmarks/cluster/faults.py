@@ -1,4 +1,4 @@
-"""What is lost when nodes are killed or a link is cut, and what an eavesdropper on the link reads."""
+"""Losses when nodes are killed or a link is cut, and what an eavesdropper on the link reads."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the process was started with."""
+    """Settings that the process was started with."""
 
     pool: Path
     secret: str

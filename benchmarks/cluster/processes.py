@@ -47,7 +47,7 @@ class Process:
         self._in.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What came of the last order."""
+        """Answer to the last order."""
         found: dict[str, Any] = json.loads(self.line())
         return found
 

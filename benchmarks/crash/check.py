@@ -1,4 +1,4 @@
-"""What must hold after a kill: the reopened buffer against the outside ledger."""
+"""Promises that hold after a kill: the reopened buffer against the outside ledger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rft_data.weights import checkpoint
 
 @dataclass
 class Findings:
-    """What one check found; every figure below `trained` is 0 in a sound buffer."""
+    """Findings of one check; every figure below `trained` is 0 in a sound buffer."""
 
     acked: int = 0
     """Rows acknowledged so far."""

@@ -59,7 +59,7 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What of the pending changes is on the disk when the power goes."""
+    """Those of the pending changes that are on the disk when the power goes."""
 
     naming: Callable[[Naming], bool]
     written: Callable[[Write], bytes | None]

@@ -55,7 +55,7 @@ _WRONG = ("lost", "duplicated", "torn_groups", "trained_twice", "faults")
 
 @dataclass
 class Report:
-    """What a whole run found."""
+    """Findings of a whole run."""
 
     kills: int = 0
     acked: int = 0
@@ -170,7 +170,7 @@ class Driver:
         self._count("hub and client")
 
     def _next_failpoint(self, orders: Orders) -> tuple[str, int]:
-        """Where the next child is to die, and at which pass; no name: at a random moment."""
+        """Failpoint at which the next child is to die, and at which pass; no name: at a random moment."""
         self._planned += 1
         if self._planned % _RANDOM_EVERY == 0:
             return "", 0

@@ -1,4 +1,4 @@
-"""What the driver tells a child to do."""
+"""Orders of the driver to a child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rft_data.buffer.durability import Durability
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What one child is to do."""
+    """Work of one child."""
 
     root: Path
     attempt: int

@@ -46,7 +46,7 @@ class Facts:
     epochs: list[int] = field(default_factory=list)
     """Epochs in the order they were given."""
     faults: list[str] = field(default_factory=list)
-    """What a child itself found wrong."""
+    """Faults that a child itself found."""
 
     @property
     def unacked(self) -> list[dict[str, Any]]:

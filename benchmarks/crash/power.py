@@ -32,7 +32,7 @@ _CHECK_S = 90.0
 
 @dataclass
 class PowerReport:
-    """What was found after all cuts."""
+    """Findings after all cuts."""
 
     cuts: int = 0
     """Disks that were rebuilt and checked."""

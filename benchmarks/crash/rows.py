@@ -1,4 +1,4 @@
-"""What the children write: rows that follow from their group's name alone, so that a resent group is the
+"""Rows of the children: they follow from their group's name alone, so that a resent group is the
 same group and the checker can rebuild every row without asking the buffer.
 """
 

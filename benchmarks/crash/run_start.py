@@ -162,7 +162,7 @@ class RunStart:
             time.sleep(float(rng.uniform(0, 0.05)))
 
     def send_again(self, group_id: str) -> None:
-        """What is stored is not stored again, and never changes."""
+        """Rows that are stored are not stored again, and never change."""
         rows = group_rows({"group_id": group_id})
         again = self.buffer.append(rows)
         if again.stored or list(again.seqs) != self.acked[group_id]:

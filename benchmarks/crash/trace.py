@@ -1,4 +1,4 @@
-"""What a process did to its files, in order: recorded by strace, which sees every call of every thread."""
+"""Calls of a process on its files, in order: recorded by strace, which sees every call of every thread."""
 
 from __future__ import annotations
 

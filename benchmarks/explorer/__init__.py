@@ -1,1 +1,1 @@
-"""What the explorer costs beside its engine: tokens a second, turns, waiting worlds, and what goes wrong."""
+"""Cost of the explorer beside its engine: tokens a second, turns, waiting worlds, and what goes wrong."""

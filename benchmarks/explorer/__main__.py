@@ -69,7 +69,7 @@ def tokens(concurrencies: list[int], rounds: int, threads: int, quick: bool) -> 
 
 
 def in_turns(both: Mapping[str, Turn], requests: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """What each contender's turns cost, after one turn each to warm up; who begins a round changes."""
+    """Costs of each contender's turns, after one turn each to warm up; who begins a round changes."""
     for turn in both.values():
         turn(requests=requests)
     costs: dict[str, list[dict[str, float]]] = {name: [] for name in both}

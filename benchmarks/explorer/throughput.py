@@ -119,7 +119,7 @@ def check_tokens(found: int, wanted: int) -> None:
 
 
 def _same_options(folder: str, concurrency: int) -> dict[str, Any]:
-    """What our engine gives vLLM beyond vLLM's defaults, without our worker."""
+    """Options that our engine gives vLLM beyond vLLM's defaults, without our worker."""
     from vllm.engine.arg_utils import EngineArgs
 
     given, plain = (

@@ -27,7 +27,7 @@ GROUP = 8
 
 @dataclass(frozen=True)
 class Explored:
-    """What a role has played."""
+    """Rollouts that a role has played."""
 
     played: list[Played]
     rows: pa.Table

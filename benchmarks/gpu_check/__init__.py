@@ -1,1 +1,1 @@
-"""What a machine with GPUs can check of this package, a line of JSON each; the same on a CPU, small."""
+"""Checks of this package on a machine with GPUs, a line of JSON each; the same on a CPU, small."""

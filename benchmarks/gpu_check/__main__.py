@@ -33,7 +33,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 _LIMIT_S = 3600.0
 _GRACE_S = 60.0
 _TIMED_OUT = 124
-"""What `timeout` of coreutils exits with, too."""
+"""Exit code, that of coreutils' `timeout`."""
 _LAST = 600
 """Characters of a failed step's output that its line holds."""
 Line = dict[str, Any]
@@ -75,7 +75,7 @@ def _run_here(changes: Sequence[str]) -> tuple[int, str]:
 
 
 def run_figures(root: Path) -> Line:
-    """What a finished run says of itself."""
+    """Figures that a finished run tells of itself."""
     summary = json.loads((root / "summary.json").read_text())
     passes = summary["heldout_accuracy"]
     with Buffer(root / "buffer", read_only=True) as buffer:

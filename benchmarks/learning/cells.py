@@ -37,7 +37,7 @@ EXPERIENCE_OPS = [{"reward_range_filter": {"min_reward": 0.0, "max_reward": 1.0}
 
 
 class Variant(StrEnum):
-    """What else a cell changes."""
+    """Further changes of a cell."""
 
     PLAIN = "plain"
     """Nothing."""
@@ -94,7 +94,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What runs it alone."""
+        """Command that runs it alone."""
         quick = "" if self.scale.prepared else " --quick"
         return f"python -m benchmarks.learning --engine {self.engine}{quick} --only {self.label}"
 
@@ -113,7 +113,7 @@ class Cell:
         return content_id(asdict(self.scale), recipe.saved(), EXPERTS, run_code(recipe, *modules))
 
     def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
-        """What the cell changes in the recipe.
+        """Changes that the cell makes in the recipe.
 
         Args:
             model: the supervised model; teacher: a better one. Used where they are needed.

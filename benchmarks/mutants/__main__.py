@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def memory() -> Path | None:
-    """Where tests write small files quickly; None for the system's own place."""
+    """Folder in which tests write small files quickly; None for the system's own place."""
     fast = Path("/dev/shm")  # noqa: S108
     return fast if fast.is_dir() and shutil.disk_usage(fast).free > 4 << 30 else None
 

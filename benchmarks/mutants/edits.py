@@ -67,11 +67,11 @@ class Mutant:
     """Offset in the source's bytes."""
     end: int
     text: str
-    """What stands there instead."""
+    """Text that stands there instead."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What records name it by."""
+        """Its name in records."""
         return (self.module, self.function, self.line, self.change)
 
     def applied(self, source: bytes) -> bytes:
@@ -133,7 +133,7 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """What of a node may be mutated."""
+    """Parts of a node that may be mutated."""
     if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.If) and _is(node.test, "TYPE_CHECKING")):
         return
     if isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or _is_logging(node.value)):

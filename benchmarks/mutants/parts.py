@@ -1,4 +1,4 @@
-"""What is mutated, and the tests that ought to notice."""
+"""Code that is mutated, and the tests that ought to notice."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Target:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """What is imported before children are forked."""
+        """Modules that are imported before children are forked."""
         return _TRAINING if self.module.startswith(("trainers/", "explorers/", "ops/")) else _STORAGE
 
 

@@ -1,4 +1,4 @@
-"""What is kept: verdicts of trials, so that a call goes on where one stopped; mutants that change nothing."""
+"""Records: verdicts of trials, so that a call goes on where one stopped; mutants that change nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Verdicts:
             self._killers.setdefault(key[0], Counter())[verdict.killer] += 1
 
     def find(self, mutant: Mutant, target: Target) -> Verdict | None:
-        """What is known of the mutant, made with today's source and tests."""
+        """Verdict on the mutant, made with today's source and tests."""
         return self._rows.get((mutant.key, self._hash(target)))
 
     def add(self, mutant: Mutant, target: Target, verdict: Verdict) -> None:

@@ -40,7 +40,7 @@ ENVIRONMENT = {
 
 
 class Outcome(StrEnum):
-    """What became of a mutant."""
+    """Fate of a mutant."""
 
     KILLED = "killed"
     TIMEOUT = "timeout"

@@ -1,1 +1,1 @@
-"""What reuse saves: tokens generated until a held-out accuracy is reached, with replay and without."""
+"""Savings by reuse: tokens generated until a held-out accuracy is reached, with replay and without."""

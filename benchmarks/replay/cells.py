@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What runs it alone."""
+        """Command that runs it alone."""
         quick = "" if self.scale.prepared else " --quick"
         return f"python -m benchmarks.replay{quick} --only {self.label}"
 
@@ -88,7 +88,7 @@ class Cell:
         )
 
     def changes(self, model: Path, root: Path) -> list[str]:
-        """What the cell changes in the recipe; `model`: the supervised one."""
+        """Changes that the cell makes in the recipe; `model`: the supervised one."""
         said, scale = load_recipe(RECIPE).model_dump(mode="json", exclude_defaults=True), self.scale
         steps = scale.replay_steps if self.sampler == "replay" else scale.fifo_steps
         changes: dict[str, Any] = {

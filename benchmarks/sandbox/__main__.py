@@ -1,4 +1,4 @@
-"""What a sandbox costs and whether it holds: `python -m benchmarks.sandbox [--sandbox KIND] [--calls N]`.
+"""Cost of a sandbox, and whether it holds: `python -m benchmarks.sandbox [--sandbox KIND] [--calls N]`.
 
 `sandbox_ms` is the wall time of one call from a thread that waits for it: a Python program prints one line;
 `sandbox_cpu_ms` is the processor time of the sandbox's process and of all that it starts, for a call.

@@ -50,7 +50,7 @@ def hostile_programs() -> list[Hostile]:
 
 
 class Outside:
-    """What there is outside for programs to reach, and whether one did."""
+    """Things outside for programs to reach, and whether one did."""
 
     def __init__(self, stack: ExitStack) -> None:
         """All of it ends with the stack."""
@@ -81,14 +81,14 @@ class Outside:
         self._before = self._look()
 
     def values(self) -> str:
-        """What the prelude calls FILE, FOLDER, TCP, UNIX, ABSTRACT, PID and HOME, as Python."""
+        """Values of the prelude's FILE, FOLDER, TCP, UNIX, ABSTRACT, PID and HOME, as Python."""
         port = self._tcp.getsockname()[1]
         home = str(Path.home())
         names = (str(self._file), str(self._folder), port, str(self._unix_path), self._folder.name)
         return repr((*names, self._canary.pid, home))
 
     def reached(self) -> list[str]:
-        """What a program did out here."""
+        """Traces of a program out here."""
         found = [] if self._look() == self._before else ["changed files outside"]
         for name in ("_tcp", "_udp", "_unix", "_abstract"):
             end: socket.socket = getattr(self, name)

@@ -84,7 +84,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What runs it alone."""
+        """Command that runs it alone."""
         return f"python -m benchmarks.selectors.grpo --engine {self.engine} --only {self.label}"
 
     @cached_property
@@ -94,7 +94,7 @@ class Cell:
         return content_id(asdict(self), changes, run_code(load_recipe(RECIPE, changes), __name__))
 
     def changes(self, model: Path, root: Path) -> list[str]:
-        """What the cell changes in the recipe."""
+        """Changes that the cell makes in the recipe."""
         recipe = _said()
         scale = self.scale
         stage = recipe["stages"][-1] | {"steps": scale.steps, "groups_per_step": scale.groups_per_step}

@@ -1,4 +1,4 @@
-"""What choosing and learning cost with very many tasks, in processor time (it waits for nothing).
+"""Cost of choosing and learning with very many tasks, in processor time (it waits for nothing).
 
 Every selector chooses 256 tasks and learns from 256 groups of 8 in turn, with 50,000 tasks visited before.
 Beside them a softmax over all scores and a draw from it, as O(N) selectors do. `staged` is left out: it
@@ -65,7 +65,7 @@ class NumberedTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one selector costs; times are medians and maxima in milliseconds."""
+    """Cost of one selector; times are medians and maxima in milliseconds."""
 
     build_s: float
     draw_ms: float

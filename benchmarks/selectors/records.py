@@ -35,7 +35,7 @@ class RecordedCell(Protocol):
 
     @property
     def command(self) -> str:
-        """What runs it alone."""
+        """Command that runs it alone."""
 
 
 C = TypeVar("C", bound=RecordedCell)
@@ -170,7 +170,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """What it may import; of `from package import name` also the module of that name."""
+    """Names that it may import; of `from package import name` also the module of that name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module

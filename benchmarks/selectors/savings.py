@@ -1,4 +1,4 @@
-"""What records of cells say: rollouts against the uniform choice, with bootstrap intervals.
+"""Savings in records of cells: rollouts against the uniform choice, with bootstrap intervals.
 
 Everything is recomputed from the raw records; a cell that did not reach the target counts with what it spent,
 so that its ratio is an upper bound.

@@ -56,7 +56,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to."""
+    """Result of a run."""
 
     reached: bool
     """Whether the target was; if not, `steps` and `rollouts` are what was spent in vain."""

@@ -37,7 +37,7 @@ WORLDS: Mapping[str, World] = {
 }
 _SIZE_OF_BARS = 4_000
 _PACKAGES = ("benchmarks.selectors.", "rft_data.tasks.selectors.")
-"""Whose code a cell depends on."""
+"""Packages whose code a cell depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What runs it alone."""
+        """Command that runs it alone."""
         only = f"{self.selector},{self.n_tasks},{self.seed}"
         return f"python -m benchmarks.selectors.study --world {self.world} --only {only}"
 

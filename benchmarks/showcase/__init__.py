@@ -1,1 +1,1 @@
-"""What RL adds in the quickstart to the best supervised run on the same data, and what choosing data adds."""
+"""Gain of RL in the quickstart over the best supervised run on the same data, and of choosing data."""

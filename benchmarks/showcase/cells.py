@@ -39,7 +39,7 @@ class Scale:
 
     name: str = "full"
     changes: tuple[tuple[str, Any], ...] = ()
-    """What every cell changes in the recipe."""
+    """Changes that every cell makes in the recipe."""
 
     @staticmethod
     def tiny() -> Scale:
@@ -77,7 +77,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """What runs it alone."""
+        """Command that runs it alone."""
         quick = " --quick" if self.scale.name == "tiny" else ""
         return f"python -m benchmarks.showcase --engine {self.engine}{quick} --only {self.label}"
 
@@ -88,7 +88,7 @@ class Cell:
         return content_id(asdict(self.scale), recipe.saved(), run_code(recipe, __name__))
 
     def changes(self, root: Path) -> list[str]:
-        """What the cell changes in the quickstart's recipe."""
+        """Changes that the cell makes in the quickstart's recipe."""
         folder = root / self.name
         changes: dict[str, Any] = {
             "name": folder.name,

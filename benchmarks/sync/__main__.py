@@ -55,7 +55,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
 
 
 def bars(fast: Sequence[Outcome], slow: Sequence[Outcome]) -> list[Bar]:
-    """What the runs prove. Ratios are between medians over seeds; the tail is the worst of the runs."""
+    """Bars that the runs prove. Ratios are between medians over seeds; the tail is the worst of the runs."""
     rate = {mode: _rate(fast, mode) for mode in MODES}
     slow_ratio = min(
         _rate(slow, "asynchronous", kind) / _rate(slow, "synchronous", kind)

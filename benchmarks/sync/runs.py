@@ -27,7 +27,7 @@ HUB_CPU_S = 0.12
 
 @dataclass(frozen=True)
 class Setting:
-    """What one run is given."""
+    """Setting of one run."""
 
     mode: str
     seed: int
@@ -44,7 +44,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run's tables say."""
+    """Figures in a run's tables."""
 
     setting: Setting
     steps_per_s: float

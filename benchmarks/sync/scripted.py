@@ -1,4 +1,4 @@
-"""What hub, operators, sampler, metrics and conductor cost, without a model.
+"""Cost of hub, operators, sampler, metrics and conductor, without a model.
 
 `python -m benchmarks.sync.scripted`: a real asynchronous run whose explorer and trainer wait instead of
 computing, each in a process of its own. Rows, hub, commits, operators, leases, versions, checkpoints and

@@ -1,1 +1,1 @@
-"""What an optimizer step of ours costs, beside a bare PyTorch loop and stock TRL doing the same update."""
+"""Cost of an optimizer step of ours, beside a bare PyTorch loop and stock TRL doing the same update."""

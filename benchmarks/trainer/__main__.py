@@ -68,7 +68,7 @@ def round_figures(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def bars(figures: Mapping[str, Mapping[str, Any]]) -> list[Bar]:
-    """What the figures should be, for the sizes that were measured."""
+    """Bars of the figures, for the sizes that were measured."""
     wanted = (
         ("step_vs_bare_100m", "100m", "step_vs_bare", 1.1),
         ("step_vs_bare_500m", "500m", "step_vs_bare", 1.1),

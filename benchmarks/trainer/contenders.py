@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, Any] = {
 
 @dataclass
 class Turn:
-    """What one process measured."""
+    """Measurements of one process."""
 
     seconds: list[float] = field(default_factory=list)
     """Wall seconds of each optimizer step."""

@@ -50,7 +50,7 @@ def tokens_per_s(case: Case, rows: int, way: str) -> float:
 
 
 def obstacle(case: Case) -> str:
-    """Why packed rows are not what they are alone on this device; empty when they are."""
+    """Reason why packed rows are not what they are alone on this device; empty when they are."""
     table = ragged(_CHECKED)
     alone, packed = (
         _trained(case, table, {**options, "per_device_train_batch_size": _CHECKED})["loss_first"]

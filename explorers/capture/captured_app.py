@@ -83,7 +83,7 @@ class CapturedApp:
 
     @property
     def error(self) -> Exception | None:
-        """Why a request failed, which the program may have swallowed."""
+        """Error of a request that failed, which the program may have swallowed."""
         return self._opened.trajectory.error
 
     def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:

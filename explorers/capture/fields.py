@@ -1,4 +1,4 @@
-"""Which fields of a request are honoured exactly; every other one is refused by its name.
+"""Fields of a request that are honoured exactly; every other one is refused by its name.
 
 vLLM ignores what it does not know. A field that changes the distribution that is sampled from (`top_p`,
 penalties, `logit_bias`) is refused too: the logprobs in the rows would not be the trainer's.

@@ -1,4 +1,4 @@
-"""Where a prompt continues what was sampled: compared by token ids, then by text, then by messages.
+"""Place where a prompt continues what was sampled: compared by token ids, then by text, then by messages.
 
 A server renders the whole conversation for every request and tokenises it anew. Of what it renders, the turns
 that were sampled are replaced by their sampled ids; only what is new is tokenised. A turn with tool calls is
@@ -59,7 +59,7 @@ class History:
         self._contexts.pop(turn, None)
 
     def continued(self, prompt: Sequence[int], chat: Chat | None = None) -> Continued:
-        """Where `prompt` goes on; a short difference in the last turn is put into that turn.
+        """Place where `prompt` goes on; a short difference in the last turn is put into that turn.
 
         `chat`: the messages that it was rendered from, where these are known.
         Raises: RowError where the history drifted and the policy is to refuse that.

@@ -18,7 +18,7 @@ from rft_data.core.files import make_folder, write_text
 
 log = logging.getLogger(__name__)
 _SPARE_BYTES = 1 << 20
-"""What the file may have beside twice what it had when it was written anew."""
+"""Bytes that the file may have beside twice what it had when it was written anew."""
 
 
 class Journal:

@@ -167,7 +167,7 @@ class Recorder:
 
     @property
     def dead_error(self) -> BaseException:
-        """Why it serves nothing."""
+        """Reason why it serves nothing."""
         return EngineError("the engine was closed; make a new one.")
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:

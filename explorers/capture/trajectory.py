@@ -75,7 +75,7 @@ class Trajectory:
     end: RolloutEnd | None = None
     """The limit that a request of it met."""
     error: Exception | None = None
-    """Why a request of it was not answered, where no limit was met."""
+    """Reason why a request of it was not answered, where no limit was met."""
     _asked: int = 0
     _history: History = field(init=False)
 

@@ -58,7 +58,7 @@ class Finding:
     """Rows of a rollout where each break begins another one."""
     breaks: tuple[Break, ...]
     refused: str
-    """Why the template cannot render it; empty when it can."""
+    """Error of the template that cannot render it; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True)

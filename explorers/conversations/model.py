@@ -126,7 +126,7 @@ class Model(RecordingModel):
         return corrected(turn, said[0], self._template)
 
     def _broken(self, parent: Turn, history: Sequence[Message], offered: str) -> str:
-        """Why the template would render the conversation up to `parent` in another way now; or nothing."""
+        """Reason why the template would now render the turns up to `parent` in another way; or nothing."""
         if self._policy is TemplatePolicy.KEEP_THINKING:
             return ""
         last = len(parent.conversation) - 1
@@ -156,7 +156,7 @@ def turn_reply(
     tools: Sequence[Mapping[str, object]] | None,
     template: ChatTemplate,
 ) -> Reply:
-    """What a turn says that was sampled after the ids `prompt`."""
+    """Reply of a turn that was sampled after the ids `prompt`."""
     said = turn.sampled[:-1] if turn.ended else turn.sampled
     reply = parse(
         template.tokenizer.decode(said, skip_special_tokens=False),

@@ -43,7 +43,7 @@ _USAGE = "include_usage"
 
 
 Create: TypeAlias = "Callable[..., Coroutine[object, None, ChatCompletion | Completion]]"
-"""What answers one choice of a request, by the request's fields."""
+"""Function that answers one choice of a request, by the request's fields."""
 
 
 class ModelApp:
@@ -148,7 +148,7 @@ class ModelApp:
                 await answer(send, 200, whole)
 
     async def _unless_gone(self, asked: Coroutine[object, None, T], receive: Receive) -> T | None:
-        """What is sampled; None if the client disconnects before. Raises: what sampling raises."""
+        """Turn that is sampled; None if the client disconnects before. Raises: what sampling raises."""
         sampling = asyncio.get_running_loop().create_task(asked, context=self._context.copy())
         self._answering.add(sampling)
         gone = asyncio.ensure_future(receive())

@@ -40,7 +40,7 @@ class RolloutClient:
         self.end: RolloutEnd | None = None
         """The limit that ended the rollout."""
         self.error: Exception | None = None
-        """Why a call failed, which a program may have swallowed."""
+        """Error of a call that failed, which a program may have swallowed."""
 
     async def _chat(
         self,

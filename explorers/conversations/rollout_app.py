@@ -44,7 +44,7 @@ class RolloutApp(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """Why a request failed, which the program may have swallowed."""
+        """Error of a request that failed, which the program may have swallowed."""
         ...
 
     def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:

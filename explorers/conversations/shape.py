@@ -70,7 +70,7 @@ class _Marks:
 
 @lru_cache(maxsize=4096)
 def broken(template: ChatTemplate, forms: tuple[Form, ...], last: int, offered: bool) -> str:
-    """Why a template does not go on as it began after a turn and what was appended to it; empty: it does.
+    """Reason why a template renders a turn in another way after what was appended to it; empty: it does not.
 
     Args:
         template: each shape is rendered once for it.

@@ -81,7 +81,7 @@ def engine_metrics(engine: Engine) -> dict[str, float]:
 
 
 def engine_rest(engine: Engine) -> Rest:
-    """What puts an engine to sleep. Raises: EngineError for one that cannot sleep."""
+    """Part of an engine that puts it to sleep. Raises: EngineError for one that cannot sleep."""
     rest = getattr(engine, "rest", None)
     if not isinstance(rest, Rest):
         raise EngineError(f"{type(engine).__name__} cannot sleep; use the engine vllm to share its GPUs.")

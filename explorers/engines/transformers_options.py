@@ -44,7 +44,7 @@ def missing_device(options: Mapping[str, object], gpus: int) -> Iterator[tuple[s
 
 
 def _wanted(name: str, value: object) -> str:
-    """What to give for an option in place of a value that it cannot have; empty for one that it can."""
+    """Value to give for an option in place of a value that it cannot have; empty for one that it can."""
     if name == "max_num_seqs":
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         return "" if whole else "a whole number from 1"

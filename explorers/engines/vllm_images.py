@@ -68,7 +68,7 @@ class VllmImages:
 
 @contextmanager
 def refusals(names: Sequence[str]) -> Iterator[None]:
-    """What vLLM refuses of a prompt with images, as an error of that prompt alone.
+    """Refusals by vLLM of a prompt with images, as an error of that prompt alone.
 
     How many tokens an image takes is known only to vLLM, so a prompt that is too long shows here.
     Raises: ContextOverflow, RowError.

@@ -170,7 +170,7 @@ def give_tokenizer(llm: LLMEngine, model_path: Path) -> None:
 
 
 def stop_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
-    """What stop strings are found with."""
+    """Tokenizer with which stop strings are found."""
     transformers = need("transformers", "train", "stop strings")
     return transformers.AutoTokenizer.from_pretrained(model_path)
 

@@ -1,4 +1,4 @@
-"""Which options of an engine vLLM refuses, found by making its configuration; no weights are loaded."""
+"""Options of an engine that vLLM refuses, found by making its configuration; no weights are loaded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _without(options: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _check_later(config: VllmConfig) -> None:
-    """What vLLM looks at when it loads the model. Raises: ValueError."""
+    """Check of what vLLM reads when it loads the model. Raises: ValueError."""
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.v1.attention.selector import get_attn_backend

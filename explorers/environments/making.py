@@ -1,4 +1,4 @@
-"""Which environments can be played as text, and what makes them."""
+"""Environments that can be played as text, and what makes them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LIST = {"type": "mcp", "data": {"jsonrpc": "2.0", "method": "tools/list", "params": {}, "id": 1}}
-"""What a server is sent for its tools; by the client's own `list_tools` many servers of 0.2.1 give none, or
+"""Request to a server for its tools; by the client's own `list_tools` many servers of 0.2.1 give none, or
 give them without the types of their arguments."""
 _KINDS = {
     "tool_not_found": ToolFailure.UNKNOWN,

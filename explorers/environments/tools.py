@@ -77,7 +77,7 @@ class Toolset(Protocol[Instance]):
         ...
 
     def problem(self, tool: str, arguments: Mapping[str, object]) -> str | None:
-        """Why a tool cannot be called with these arguments; None when it can, or when that is not known."""
+        """Reason why a tool cannot be called with these arguments; None when it can, or nobody knows."""
         ...
 
     def method(self, instance: Instance, tool: str) -> Callable[..., object]:
@@ -163,7 +163,7 @@ class ToolClass:
         return False
 
     def problem(self, tool: str, arguments: Mapping[str, object]) -> str | None:
-        """Why a tool cannot be called with these arguments; None when it can."""
+        """Reason why a tool cannot be called with these arguments; None when it can."""
         try:
             inspect.Signature(_parameters(self._kind, tool)).bind(**arguments)
         except TypeError as err:

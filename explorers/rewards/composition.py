@@ -29,7 +29,7 @@ class Gate:
     reward: str
     """Name of a component before it."""
     at_least: float
-    """What that component's value must be, before bounds and weight."""
+    """Least value of that component, before bounds and weight."""
 
 
 @dataclass(frozen=True, slots=True)

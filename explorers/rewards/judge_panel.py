@@ -63,7 +63,7 @@ class JudgePanel:
         ]
 
     async def ask(self, questions: Sequence[tuple[str, Read[T]]]) -> list[T | str]:
-        """What every judge's reply to every prompt says, or as a text why it says nothing.
+        """Every judge's verdict on every prompt, or as a text why it says nothing.
 
         Args: questions: a prompt each, and how its replies are read: a text says why one is of no use.
         """

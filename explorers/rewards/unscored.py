@@ -1,4 +1,4 @@
-"""Why a rollout has no reward, as the text that rows hold, and back.
+"""Reason why a rollout has no reward, as the text that rows hold, and back.
 
 The text of a failure of the world begins with its cause: `timeout: reward 'x': took longer than 10 s`.
 """
@@ -10,7 +10,7 @@ from rft_data.core.workflow import Unscored
 
 
 def reason_text(what: str, unscored: Unscored) -> str:
-    """What a row says about a reward, or another part, that gave no score; empty for one to come later."""
+    """Text in a row about a reward, or another part, that gave no score; empty for one to come later."""
     if not unscored.reason:
         return ""
     prefix = f"{unscored.cause}: " if unscored.cause in WORLD_FAILURES else ""

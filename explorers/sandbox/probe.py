@@ -67,7 +67,7 @@ def choose(setting: str) -> Choice:
 
 
 def probe(kind: SandboxKind) -> str:
-    """Why a kind of sandbox cannot be used here; empty if it holds."""
+    """Reason against using a kind of sandbox here; empty if it holds."""
     try:
         with _outside() as (things, udp), Sandbox(kind, _LIMITS) as sandbox:
             ran = sandbox.run(Program("python", _probe_source(things)))

@@ -77,7 +77,7 @@ class Answer(TypedDict):
     files: Mapping[str, int]
     """Bytes of each file that comes, in this order."""
     error: NotRequired[str]
-    """Why the version cannot be sent; then it is the only field."""
+    """Reason why the version cannot be sent; then it is the only field."""
 
 
 class Group:

@@ -214,7 +214,7 @@ def _timed(rows: list[Experience], clock: RolloutClock) -> list[Experience]:
 
 
 def _burn_cause(one: Member, member: int, kept: Collection[int] | None) -> BurnCause | None:
-    """Why a rollout was for nothing; None where it is in its group. `kept`: None when there is no group."""
+    """Reason why a rollout is in no group; None where it is in one. `kept`: None when there is no group."""
     if not one.done() or one.cancelled():
         return BurnCause.CANCELLED
     if one.exception() is not None:

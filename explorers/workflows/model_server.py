@@ -1,4 +1,4 @@
-"""What answers the programs of a workflow: a small application on any engine, or vLLM's own server."""
+"""Server that answers the programs of a workflow: a small application on any engine, or vLLM's own server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server a recipe names for programs, and with which parsers; read without the server."""
+"""Server that a recipe names for programs, and its parsers; read without the server."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class VisitKeys:
         return self._keys.key(name)
 
     def refusal(self, asked: VisitRequest) -> str | None:
-        """Why a request is not let in: it opens without the token, or has not its trajectory's key."""
+        """Reason to refuse a request: it opens without the token, or has not its trajectory's key."""
         if asked.opens:
             return None if hmac.compare_digest(self._token, asked.given) else _NO_TOKEN
         return None if self._keys.opens(asked.name, asked.given) and asked.name else _NO_KEY

@@ -60,7 +60,7 @@ class Spending:
         self.pace = Pace(self.limits.requests_per_minute, self.limits.tokens_per_minute)
 
     def refusal(self) -> str:
-        """Why no further call is allowed; empty if one is."""
+        """Reason against a further call; empty if one is."""
         calls, tokens = self.limits.max_calls, self.limits.max_total_tokens
         if calls is not None and self.calls >= calls:
             return f"the budget of {calls} calls is spent"

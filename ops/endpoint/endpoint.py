@@ -123,7 +123,7 @@ class Endpoint:
             raise httpx2.DecodingError(why, request=response.request)
 
     def _failure(self, error: openai.OpenAIError) -> NoAnswer:
-        """Why the library gave up."""
+        """Reason for which the library gave up."""
         if isinstance(error, _SpentError):
             return BudgetGone(str(error))
         if isinstance(error, openai.APIStatusError):

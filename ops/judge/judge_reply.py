@@ -12,4 +12,4 @@ class Reply:
     text: str
     """The reply; empty when it failed."""
     error: str = ""
-    """Why there is no reply; empty when there is one."""
+    """Error in place of a reply; empty when there is one."""

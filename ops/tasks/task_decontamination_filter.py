@@ -117,7 +117,7 @@ class TaskDecontaminationFilter(ArrowFilter, Pipeline):
 
 
 def _common(grams: Ngrams, found: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:
-    """Which of the found n-grams are in more than `most` different texts."""
+    """Those of the found n-grams that are in more than `most` different texts."""
     hashes, inverse = np.unique(grams.hashes[found], return_inverse=True)
     pairs = np.unique(np.stack([inverse, grams.text[found]]), axis=1)
     texts = np.bincount(pairs[0], minlength=len(hashes)) if len(hashes) else np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""What the buffer's reading commands print for people. Model output stays on one line, escaped."""
+"""Output of the buffer's reading commands for people. Model output stays on one line, escaped."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def rescore(
 
 
 def rescored_text(found: Rescored, out: Path | None) -> str:
-    """What was scored, and how to train on it."""
+    """Groups that were scored, and how to train on them."""
     repeated = f", each rollout {found.times} times" if found.times > 1 else ""
     counts = [
         f"{found.groups} groups{repeated}",

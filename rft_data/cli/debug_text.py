@@ -1,4 +1,4 @@
-"""What `rft debug` found, as text. What is not printable is escaped where it is printed."""
+"""Findings of `rft debug`, as text. What is not printable is escaped where it is printed."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _advantage(values: Sequence[float]) -> str:
 
 
 def readmitted_text(found: Readmitted) -> str:
-    """What was readmitted, and what to do with it."""
+    """Groups that were readmitted, and what to do with them."""
     lines = [
         f"run '{shown(found.run_id)}': {found.rejected} groups to judge",
         f"  admitted now          {found.admitted:>9}  ({found.rows} rows) as run '{shown(found.new_run)}'",

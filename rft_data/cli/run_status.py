@@ -105,7 +105,7 @@ def logs(
 
 
 def _show_outcome(run_dir: str, said: str, *, as_json: bool) -> None:
-    """What came of asking a run for something."""
+    """Answer to a request to a run."""
     from rft_data.run.mirror import run_folder
     from rft_data.run.record import standing
 
@@ -132,7 +132,7 @@ def _last_lines(file: IO[bytes], n: int) -> list[str]:
 
 
 def _added(file: IO[bytes], alive: Callable[[], bool]) -> Iterator[str]:
-    """What is written to the file from here on, until nothing more can come."""
+    """Text written to the file from here on, until nothing more can come."""
     while True:
         living = alive()  # asked before reading: what a run wrote last is read after it ended
         text = file.read().decode("utf-8", "replace")

@@ -41,7 +41,7 @@ class Played:
     rows: int
     """Number of rows that the explorer sampled."""
     error: str = ""
-    """Why it failed, or empty."""
+    """Error by which it failed, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +89,4 @@ class Group:
     outcome: GroupOutcome
     """`arrived` or `failed`."""
     error: str = ""
-    """Why it failed, or empty."""
+    """Error by which it failed, or empty."""

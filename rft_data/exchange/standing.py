@@ -1,4 +1,4 @@
-"""What people have said about experiences, and what of it still stands.
+"""Statements of people about experiences, and those that still stand.
 
 Feedback is only added. An author's withdrawal takes back what he said before it under its key on its row; of
 choices between two rows, one pair's.

@@ -43,7 +43,7 @@ class Exploring:
     closed: int = 0
     """Groups that arrived and were not cancelled; the loop resets the count."""
     last_error: str = ""
-    """Why the last failed group failed."""
+    """Error of the group that failed last."""
     judge_s: float = 0.0
     """Seconds spent closing groups."""
     rewards: list[tuple[float | None, ...]] = field(default_factory=list)

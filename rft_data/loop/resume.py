@@ -27,7 +27,7 @@ from rft_data.weights.versions import VersionRegistry
 log = logging.getLogger(__name__)
 
 SUPERSEDED = "superseded"
-"""Why a group of an interrupted synchronous step is retired."""
+"""Reason for which a group of an interrupted synchronous step is retired."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,7 @@ def run_versions(buffer: Buffer, run_id: str) -> list[Weights]:
 
 
 def _reward_version(buffer: Buffer, run_id: str) -> str:
-    """Which rewards a run, or a run that trained on its groups, was trained on.
+    """Version of the rewards that a run, or a run that trained on its groups, was trained on.
 
     Returns: the key of the feedback that its operators read; empty: the stored rewards.
     """

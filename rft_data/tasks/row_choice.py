@@ -1,4 +1,4 @@
-"""Which rows of a table become tasks: a condition in SQL, a seeded shuffle, a limit."""
+"""Choice of a table's rows that become tasks: a condition in SQL, a seeded shuffle, a limit."""
 
 from __future__ import annotations
 

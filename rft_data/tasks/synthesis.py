@@ -57,7 +57,7 @@ class Synthesis:
     def choose(
         self, passes: npt.NDArray[np.float64], rollouts: npt.NDArray[np.int64], barred: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.int64]:
-        """Which of N tasks get variants, by their passes and rollouts; `barred` ones do not."""
+        """Those of N tasks that get variants, by their passes and rollouts; `barred` ones do not."""
         rate = passes / np.maximum(rollouts, 1)
         able = (rate > 0) & (rate < 1) & ~barred
         order = np.argsort(np.abs(rate - self.target_pass_rate), kind="stable")

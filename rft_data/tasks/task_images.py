@@ -19,7 +19,7 @@ from rft_data.core.text import shown
 from rft_data.tasks.columns import pick
 
 MARK = "<image>"
-"""Where a prompt shows its next image; without marks all images come before the text."""
+"""Mark where a prompt shows its next image; without marks all images come before the text."""
 _DATA_URI = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,([A-Za-z0-9+/=]+)")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAKER = "load_environment"
 """The function with which a module of an environment makes it."""
 _MODULE = "verifiers.envs.environment"
-"""Where verifiers 0.1 has its environments; later versions have others."""
+"""Module in which verifiers 0.1 has its environments; later versions have others."""
 
 
 def verifiers_environment(name: str, args: Mapping[str, object]) -> Environment:

@@ -83,7 +83,7 @@ class Page:
 
     @property
     def person(self) -> Person | None:
-        """Whose link the request came by, or the page's only author; None: the page only shows."""
+        """Person whose link the request came by, or the page's only author; None: the page only shows."""
         return speaker() or self._author
 
     @property

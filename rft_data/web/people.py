@@ -51,5 +51,5 @@ def speaking(person: Person | None) -> Iterator[None]:
 
 
 def speaker() -> Person | None:
-    """Whose request is answered now; None where links have no persons."""
+    """Person whose request is answered now; None where links have no persons."""
     return _SPEAKING.get()

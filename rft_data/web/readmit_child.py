@@ -11,7 +11,7 @@ from rft_data.run.child_answer import answer
 
 
 def work(request: Any) -> dict[str, object]:
-    """What was readmitted. Args: request: `run_dir`, and what `readmission.readmitted` takes."""
+    """Groups that were readmitted. Args: request: `run_dir`, and what `readmission.readmitted` takes."""
     prepare_process()
     from rft_data.buffer import Buffer  # after the environment is set, which libraries read
     from rft_data.run.hub_file import offered_hub

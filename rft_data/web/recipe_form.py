@@ -54,7 +54,7 @@ def of_text(text: str) -> Sent:
 
 
 def worked_on(form: Sent, models: Collection[str] = ()) -> dict[str, Any]:
-    """What `rft_data.recipe.form.submission` says of a form; what was typed is never lost.
+    """Findings of `rft_data.recipe.form.submission` in a form; what was typed is never lost.
 
     Args: models: folders of models that may be looked at: no other path in the form reaches the file system.
     """

@@ -32,7 +32,7 @@ _CHOOSING = ("seq", "experience_id", "group_id", "reward")
 TAKEN_TOGETHER = 512
 """Rows read at a time, at most."""
 EXCLUDED = "a person put it in quarantine, or took it back"
-"""Why examples are left out that `exchange.standing.excluded` names."""
+"""Reason for leaving out examples that `exchange.standing.excluded` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,6 @@ def _no_rows(store: BufferReader, choice: RowChoice, found: int, left_out: Mappi
 
 
 def listed_reasons(left_out: Mapping[str, int]) -> str:
-    """Why examples were left out, in brackets; empty if none was."""
+    """Reasons for leaving out examples, in brackets; empty if none was."""
     listed = "; ".join(f"{count} x {reason}" for reason, count in left_out.items())
     return f" ({listed})" if listed else ""

@@ -1,4 +1,4 @@
-"""Which rows of a lease are one rollout, the reward that counts for it, and what its rows weigh.
+"""Rows of a lease that are one rollout, the reward that counts for it, and what its rows weigh.
 
 A rollout has one row, or several (one a turn, or one a branch), which together have the weight of one.
 Losses that sum over trained tokens need no weight, because a token is trained on in one row only.

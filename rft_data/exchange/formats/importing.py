@@ -26,7 +26,7 @@ MEND = (
     "--completion COLUMN, for pairs --prompt, --chosen and --rejected (in a recipe's import 'prompt: COLUMN' "
     "and so on)"
 )
-"""What to do about columns that fit several formats, or none."""
+"""Advice about columns that fit several formats, or none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def modelscope_source(repo: str, *, config: str | None, split: str | None, revis
 
 
 def _reason(err: Exception) -> str:
-    """What the system said, where its message is within those of several libraries; else the first line."""
+    """Message of the system, where it is within those of several libraries; else the first line."""
     first = str(err).strip().partition("\n")[0] or type(err).__name__
     return match[0] if (match := re.search(r"\[Errno -?\d+\] [\w ,.-]+", first)) else first
 

@@ -1,4 +1,4 @@
-"""What a run and other selectors ask of a selector, beyond `core.protocols.Selector`."""
+"""Calls that a run and other selectors make on a selector, beyond `core.protocols.Selector`."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ class BatchOp:
     paper: str
     """arXiv id, or another source."""
     needs: frozenset[str] = frozenset()
-    """Which of `prox`, `ref`, `values`, `rewards` and `token_rewards` it reads, `advantages` where an
+    """Those of `prox`, `ref`, `values`, `rewards` and `token_rewards` it reads, `advantages` where an
     operator must have set them, and `teacher` where `ref` must be another model's."""
     sets: frozenset[str] = frozenset({"advantages"})
-    """Which of `advantages`, `returns` and `token_rewards` it writes."""
+    """Those of `advantages`, `returns` and `token_rewards` it writes."""
     formula: str = ""
     """Its effect, in the symbols of docs/algorithms.md."""

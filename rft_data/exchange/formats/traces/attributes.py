@@ -115,7 +115,7 @@ def _listed(value: Json) -> Json:
 
 
 def inside(value: Json, *names: str) -> Json:
-    """What lies under nested keys; None where one of them is missing."""
+    """Value under nested keys; None where one of them is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
@@ -128,7 +128,7 @@ def list_inside(value: Json, *names: str) -> list[Json]:
 
 
 def exported(groups: list[Json], scopes: Sequence[str], records: str) -> Iterator[Json]:
-    """What the groups of an export request hold, group after group and scope after scope.
+    """Contents of an export request's groups, group after group and scope after scope.
 
     Args:
         scopes: names of a group's list of scopes; the first that is there is read.

@@ -1,4 +1,4 @@
-"""What the rows of a log hold: calls of models, spans that are no such call, and scores about either."""
+"""Contents of a log's rows: calls of models, spans that are no such call, and scores about either."""
 
 from __future__ import annotations
 

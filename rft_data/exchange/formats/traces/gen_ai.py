@@ -180,7 +180,7 @@ def _flat(item: Json) -> JsonObject:
 
 
 def evaluation(span: Span, attributes: JsonObject) -> Score:
-    """What an event `gen_ai.evaluation.result` says about a span. Raises: RowError for one without a name."""
+    """Score that an event `gen_ai.evaluation.result` gives. Raises: RowError for one without a name."""
     found = inside(attributes, "gen_ai", "evaluation")
     name, value = inside(found, "name"), inside(found, "score", "value")
     if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int | float | None):

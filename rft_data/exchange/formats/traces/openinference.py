@@ -126,7 +126,7 @@ def _call(call: Json) -> JsonObject:
 
 
 def scores(span: Span, attributes: JsonObject) -> list[Score]:
-    """What the span's attributes say about it, its trace and its session."""
+    """Scores that the span's attributes give it, its trace and its session."""
     found = [(span.span_id, inside(attributes, word), word) for word in _SCORES]
     found += [
         ("", inside(attributes, scope, word), word) for scope in ("trace", "session") for word in _SCORES

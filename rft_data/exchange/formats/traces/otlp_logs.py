@@ -33,7 +33,7 @@ _ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assista
 
 
 def log_items(groups: list[Json]) -> Iterator[Item | RowError]:
-    """What the log records of one export request say; a RowError for each call that cannot be read.
+    """Items of one export request's log records; a RowError for each call that cannot be read.
 
     The messages of one call have one span, and lie in one request.
     """
