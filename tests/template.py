@@ -48,6 +48,7 @@ FORKED = (
     "rft_data.web.render_child",
     "tests.rft_data.run.killing",
     "tests.trainers.ranks.rank_scenarios",
+    "tests.trainers.ranks.torchrun_scenario",
     "trainers.ranks.follower",
     COMMAND,
 )
@@ -70,6 +71,8 @@ READ = (
     *("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONWARNINGS"),
 )
 """How names of variables begin that imports read; where one of them differs a command starts as ever."""
+_READ_LATER = ("TORCH_NCCL_",)
+"""Of these, those that are read when NCCL is used."""
 _TEMPLATE = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -180,7 +183,11 @@ def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
 
 def variables_read(env: Mapping[str, str]) -> dict[str, str]:
     """Those of an environment that imports read."""
-    return {name: value for name, value in env.items() if name.startswith(READ)}
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(READ) and not name.startswith(_READ_LATER)
+    }
 
 
 def _suits(env: dict[str, str]) -> bool:

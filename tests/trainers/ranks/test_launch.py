@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from rft_data.core.errors import RecipeError
 from rft_data.weights.adapter import ADAPTER_FILE
 from rft_data.weights.probe import Probe
+from tests.template import FORK
 from tests.trainers.ranks import torchrun_scenario
 from tests.trainers.ranks.rank_scenarios import alone, relative, scenario, write_table
 from tests.trainers.ranks.torchrun_scenario import adapted
@@ -26,6 +27,7 @@ from trainers.ranks.follower import served_torchrun
 from trainers.role import other_ranks
 
 ROOT = Path(__file__).parents[3]
+TORCHRUN = f"{FORK}from torch.distributed.run import main; main()"
 Rows = Callable[..., pa.Table]
 
 
@@ -53,8 +55,8 @@ def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str,
     folder, what = wanted
     what = {**what, "name": "torchrun"}
     (folder / "scenario.json").write_text(json.dumps(what))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [torchrun_scenario.__file__, str(folder)]
+    command = [sys.executable, "-c", TORCHRUN, "--standalone", "--nproc_per_node", "2"]
+    command += ["-m", torchrun_scenario.__name__, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=_environment(), cwd=ROOT)
     assert done.returncode == 0, done.stderr[-6000:]
     _check(folder, what)
