@@ -72,16 +72,18 @@ def _of_one(recipe: ExplorerRecipe, place: Loc, use: str, options: Mapping[str, 
 
 
 def _refused_by_vllm(recipe: ExplorerRecipe, place: Loc, options: Mapping[str, object]) -> Iterator[Problem]:
+    from explorers.engines.isolation import process_state_kept
     from explorers.engines.vllm_trial import Trial
 
     longest = recipe.explorer.engine.max_model_len
-    with TemporaryDirectory() as empty:
+    with TemporaryDirectory() as empty, process_state_kept():
         model, is_known = _outline(recipe, Path(empty))
         trial = Trial(model, longest, recipe.seed, as_here=is_known and _has_its_devices(recipe))
-        for name, said in trial.refused(options):
-            where = (*place, name) if name else place[:-1]
-            found = f" {options[name]!r:.80}" if name else ""
-            yield Problem(where, f"vLLM refuses{found}: {said}")
+        refused = list(trial.refused(options))
+    for name, said in refused:
+        where = (*place, name) if name else place[:-1]
+        found = f" {options[name]!r:.80}" if name else ""
+        yield Problem(where, f"vLLM refuses{found}: {said}")
 
 
 def _outline(recipe: ExplorerRecipe, empty: Path) -> tuple[Path, bool]:

@@ -56,7 +56,9 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
         "explorer.engine.use=vllm",
         with_model(tmp_path, QWEN25),
     ]
+    preloaded = os.environ.get("LD_PRELOAD")
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
+    assert os.environ.get("LD_PRELOAD") == preloaded, "vLLM sets it, and roles of a run would start with it"
     told(
         found,
         "stages.0: trl: SFTConfig refuses",
