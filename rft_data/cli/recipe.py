@@ -148,9 +148,9 @@ def diff(
 def schema() -> None:
     """Print the JSON Schema of recipes, for editors."""
     with edge():
-        from rft_data.recipe.json_schema import recipe_schema
+        from rft_data.recipe.json_schema import schema_text
 
-        say(json.dumps(recipe_schema(), indent=1))
+        say(schema_text(), end="")
 
 
 @recipe_app.command()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from rft_data.core.errors import RecipeError
-from rft_data.recipe.json_schema import TITLE, recipe_schema
+from rft_data.recipe.json_schema import TITLE, schema_text
 from rft_data.recipe.shipped import shipped_folder, shipped_recipe
 
 SCHEMA_FILE = "recipe.schema.json"
@@ -35,7 +34,7 @@ def copy_recipe(name: str, target: Path) -> list[Path]:
         wanted[path.parent / source.name] = source.read_text()
     for sub, file in dict.fromkeys(_DATA.findall(text)):
         wanted[path.parent / sub / file] = (folder / sub / file).read_text()
-    wanted[path.parent / SCHEMA_FILE] = json.dumps(recipe_schema(), indent=1) + "\n"
+    wanted[path.parent / SCHEMA_FILE] = schema_text()
     write_new(wanted)
     return list(wanted)
 

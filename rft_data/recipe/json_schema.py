@@ -7,7 +7,8 @@ extends others may lack any key: only its `extends` is checked.
 
 from __future__ import annotations
 
-from functools import reduce
+import json
+from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any
 
@@ -45,6 +46,12 @@ def recipe_schema() -> dict[str, object]:
         "then": {"properties": {EXTENDS: _PARENTS}},
         "else": schema,
     }
+
+
+@cache
+def schema_text() -> str:
+    """Content of the file that editors read it from."""
+    return json.dumps(recipe_schema(), indent=1) + "\n"
 
 
 class _Documented(GenerateJsonSchema):

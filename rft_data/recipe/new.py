@@ -11,7 +11,7 @@ from pathlib import Path
 from rft_data.core.errors import RecipeError
 from rft_data.recipe.copying import SCHEMA_FILE, SCHEMA_LINE, write_new
 from rft_data.recipe.import_columns import ImportColumns
-from rft_data.recipe.json_schema import recipe_schema
+from rft_data.recipe.json_schema import schema_text
 from rft_data.recipe.new_imports import import_entry
 from rft_data.recipe.new_lengths import TINY_MODEL, engine_lengths
 from rft_data.recipe.new_reward import OWN_REWARD
@@ -89,7 +89,7 @@ def write_recipe(wanted: Wanted, path: Path) -> None:
         text = text.replace(mark, value)
     files = {
         path: SCHEMA_LINE + text,
-        path.parent / SCHEMA_FILE: json.dumps(recipe_schema(), indent=1) + "\n",
+        path.parent / SCHEMA_FILE: schema_text(),
     }
     own = path.parent / OWN_REWARD.partition(":")[0]
     if f'use: "{OWN_REWARD}"' in text and not own.exists():

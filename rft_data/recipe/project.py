@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from rft_data.recipe.copying import SCHEMA_FILE, SCHEMA_LINE, write_new
-from rft_data.recipe.json_schema import recipe_schema
+from rft_data.recipe.json_schema import schema_text
 from rft_data.recipe.shipped import shipped_folder
 from rft_data.recipe.yaml_text import as_text
 
@@ -24,6 +23,6 @@ def write_project(folder: Path) -> list[Path]:
     files = {folder / file: (source / file).read_text().replace("__NAME__", name) for file in _FILES}
     recipe = files[folder / "recipe.yaml"].replace(f"\nname: {name}\n", f"\nname: {as_text(name)}\n")
     files[folder / "recipe.yaml"] = SCHEMA_LINE + recipe
-    files[folder / SCHEMA_FILE] = json.dumps(recipe_schema(), indent=1) + "\n"
+    files[folder / SCHEMA_FILE] = schema_text()
     write_new(files)
     return list(files)
