@@ -21,9 +21,10 @@ import psutil
 import pytest
 
 from tests.ports import free_port
+from tests.ray_workers import NODE_CODE, workers_environment
 from tests.waiting import wait_for
 
-_RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+_RAY = [sys.executable, "-c", f"{NODE_CODE}from ray.scripts.scripts import main; main()"]
 _STORE = f"--object-store-memory={100 << 20}"
 _HERE = "127.0.0.1"
 
@@ -147,6 +148,7 @@ def _environment() -> dict[str, str]:
     given = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return {
         **given,
+        **workers_environment(),
         "RAY_AUTH_MODE": "disabled",
         "RAY_health_check_period_ms": "1000",
     }

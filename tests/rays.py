@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.ray_workers import forked_workers
+
 _started: list[dict[str, Any]] = []
 """The settings of each Ray that was started here, in order."""
 
@@ -22,7 +24,8 @@ def ray_of(**settings: Any) -> ModuleType:
     ray: ModuleType = pytest.importorskip("ray")
     if not (ray.is_initialized() and _started[-1:] == [settings]):
         ray.shutdown()
-        ray.init(address="local", include_dashboard=False, **settings)
+        with forked_workers():
+            ray.init(address="local", include_dashboard=False, **settings)
         _started.append(settings)
     return ray
 

@@ -60,7 +60,10 @@ PRELOADED = (
     "explorers.engines.transformers_engine",
     "explorers.role",
     "lance.file",
+    "ops.runtime.pipeline",
+    "reasoning_gym",
     "rft_data.placement.host",
+    "rft_data.run.start",
     "trainers.offline.offline_role",
     "trainers.role",
     "transformers.models.qwen2.modeling_qwen2",
@@ -102,7 +105,7 @@ class Template:
         try:
             socket.send_fds(self._socket, [_HEAD.pack(len(content))], descriptors)
             self._socket.sendall(content)
-            return int(_HEAD.unpack(_exactly(self._socket, _HEAD.size))[0])
+            return int(_HEAD.unpack(exactly(self._socket, _HEAD.size))[0])
         finally:
             _adopt(False)
 
@@ -134,6 +137,11 @@ def use_template() -> None:
         subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
 
 
+def environment_at_start() -> dict[str, str] | None:
+    """That of this process as its first test found it; None if its children start as ever."""
+    return dict(_environment_here) or None
+
+
 def _fork_exec(*given: Any) -> int:
     """What `_posixsubprocess.fork_exec` does; see subprocess.Popen._execute_child for its arguments."""
     command, _, _, kept, folder, environment, *streams = given
@@ -142,7 +150,7 @@ def _fork_exec(*given: Any) -> int:
     module, *arguments = _ordered(words)
     env = _environment(environment)
     mine = _template is None or _template.owner == os.getpid()
-    if not (mine and module in ("-c", *FORKED) and (module in READS_NONE or _suits(env))):
+    if not (mine and module in ("-c", *FORKED) and (module in READS_NONE or suits(env))):
         return int(_real(*given))
     here = os.fsdecode(folder) if folder else str(Path.cwd())
     own_session, group = given[15:17]
@@ -190,8 +198,14 @@ def variables_read(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _suits(env: dict[str, str]) -> bool:
+def suits(env: dict[str, str]) -> bool:
+    """Whether imports would read the same in this environment as where this process began."""
     return variables_read(env) == variables_read(_environment_here)
+
+
+def begins_here() -> None:
+    """The environment of this process, which was forked, is what imports have read."""
+    _environment_here.update(os.environ)
 
 
 def _shared() -> Template:
@@ -206,7 +220,8 @@ def _adopt(orphans: bool) -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, int(orphans))
 
 
-def _exactly(end: socket.socket, size: int) -> bytes:
+def exactly(end: socket.socket, size: int) -> bytes:
+    """The next `size` bytes. Raises: EOFError."""
     found = b""
     while len(found) < size:
         part = end.recv(size - len(found))
@@ -226,7 +241,7 @@ def serve(end: socket.socket, owner: int) -> dict[str, Any] | None:
             head, descriptors, _, _ = socket.recv_fds(end, _HEAD.size, 64)
             if not head:
                 return None
-            order: dict[str, Any] = json.loads(_exactly(end, _HEAD.unpack(head)[0]))
+            order: dict[str, Any] = json.loads(exactly(end, _HEAD.unpack(head)[0]))
         except (EOFError, ConnectionError):
             return None
         told, tell = os.pipe()
@@ -242,7 +257,7 @@ def serve(end: socket.socket, owner: int) -> dict[str, Any] | None:
             if (copied := _copied(descriptors)) is not None:
                 end, owner = copied
                 continue
-            _become(order, descriptors)
+            become(order, descriptors)
             return order
         os.waitpid(between, 0)
         end.sendall(os.read(told, _HEAD.size))
@@ -267,7 +282,8 @@ def _copied(descriptors: list[int]) -> tuple[socket.socket, int] | None:
     return theirs, owner
 
 
-def _become(order: dict[str, Any], descriptors: list[int]) -> None:
+def become(order: dict[str, Any], descriptors: list[int]) -> None:
+    """Give this process, which was forked, the place and the environment of what was ordered."""
     high = [fcntl.fcntl(one, fcntl.F_DUPFD, _ABOVE) for one in descriptors]
     for one in descriptors:
         os.close(one)
@@ -302,10 +318,10 @@ def main() -> None:
     gc.freeze()
     if (order := serve(end, owner)) is not None:
         subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
-        _end(_run(order))
+        end(run(order))
 
 
-def _run(order: dict[str, Any]) -> Any:
+def run(order: dict[str, Any]) -> Any:
     """Be the module that was ordered; returns what it gave to `sys.exit`."""
     try:
         if order["module"] == "-c":
@@ -320,7 +336,7 @@ def _run(order: dict[str, Any]) -> Any:
     return 0
 
 
-def _end(code: Any) -> None:
+def end(code: Any) -> None:
     """End as Python does, without taking each library apart: 2.4 s of processor time, measured."""
     if code is not None and not isinstance(code, int):
         sys.exit(code)  # a text, which Python shows

@@ -86,4 +86,4 @@ def test_code_that_may_be_forked_is_and_so_is_what_it_starts() -> None:
     [("RFT_ANY", True), ("HF_ENDPOINT", False), ("PYTHONPATH", True)],
 )
 def test_a_variable_that_imports_read_needs_a_process_of_its_own(name: str, suits: bool) -> None:
-    assert template._suits({**template._environment_here, name: "other"}) is suits
+    assert template.suits({**template._environment_here, name: "other"}) is suits
