@@ -104,7 +104,7 @@ def listen(place: str) -> None:
                 guards.append(guard)
         else:
             return
-    template.end(template.run(order))
+    template.end_with(template.run(order))
 
 
 def _worker(line: socket.socket) -> dict[str, Any]:

@@ -318,7 +318,7 @@ def main() -> None:
     gc.freeze()
     if (order := serve(end, owner)) is not None:
         subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
-        end(run(order))
+        end_with(run(order))
 
 
 def run(order: dict[str, Any]) -> Any:
@@ -336,7 +336,7 @@ def run(order: dict[str, Any]) -> Any:
     return 0
 
 
-def end(code: Any) -> None:
+def end_with(code: Any) -> None:
     """End as Python does, without taking each library apart: 2.4 s of processor time, measured."""
     if code is not None and not isinstance(code, int):
         sys.exit(code)  # a text, which Python shows
