@@ -18,6 +18,7 @@ import pytest
 
 from tests.explorers.conftest import SERVED_HERE
 
+_LOOK_MS = 10
 FORK = multiprocessing.get_context("fork")
 
 
@@ -53,14 +54,26 @@ def served_engine(model_path: Path, **settings: Any) -> Any:
     return engine
 
 
+def _told(message_queue: Any) -> type:
+    """A reader of vLLM's that sleeps until it is told, where vLLM's spins for a second after each message.
+
+    It may not be told of all, for which vLLM looks every 5 s.
+    """
+    known: type = message_queue.SpinCondition
+    return type(known.__name__, (known,), {"record_read": lambda self: setattr(self, "busy_loop_s", 0.0)})
+
+
 @contextmanager
 def _forked() -> Iterator[None]:
+    from vllm.distributed.device_communicators import shm_broadcast
     from vllm.v1.engine import coordinator, utils
     from vllm.v1.executor import multiproc_executor
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (utils, coordinator, multiproc_executor):
             patch.setattr(module, "get_mp_context", lambda: FORK)
+        patch.setattr(shm_broadcast, "SpinCondition", _told(shm_broadcast))
+        patch.setattr(shm_broadcast, "SHM_READER_RECHECK_INTERVAL_MS", _LOOK_MS)
         yield
 
 

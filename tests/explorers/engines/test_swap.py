@@ -24,7 +24,7 @@ from tests.explorers.engines.held import advance, hold, let_go
 
 VOCABULARY = 96
 PROMPTS = [[2 + (7 * i + 3 * j) % (VOCABULARY - 2) for j in range(3 + i % 11)] for i in range(32)]
-LONG = Sampling(100, 0.9)
+LONG = Sampling(48, 0.9)
 MODES = ("drain", "continue", "recompute")
 EXACT = 1e-4
 

@@ -29,9 +29,11 @@ from tests.explorers.engines.held import hold
 from tests.explorers.engines.test_adapter_versions import adapter_ref
 from tests.processes import runs
 from tests.rays import ray_for
+from tests.template import FORK
 from tests.waiting import came, wait_for
 
 ROOT = Path(__file__).parents[3]
+PYTEST = f"{FORK}import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
 
 
@@ -41,7 +43,7 @@ PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
 def test_an_engine_over_several_processes_keeps_every_claim_of_one() -> None:
     """By hand with pipeline stages: the child's command with SERVED_HERE='{"pipeline_parallel_size": 2}'."""
     pytest.importorskip("vllm")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "served"]
+    command = [sys.executable, "-c", PYTEST, "-q", "-p", "no:cacheprovider", "-m", "served"]
     done = subprocess.run(
         [*command, "tests/explorers/engines"],
         cwd=ROOT,
@@ -177,11 +179,11 @@ def _own(model: Path, ref: WeightRef, said: Any) -> None:
 @pytest.mark.served
 def test_nothing_is_left_of_an_engine_whose_process_is_killed(tied: Published) -> None:
     pytest.importorskip("vllm")
-    from tests.explorers.engines.served import FORK
+    from tests.explorers.engines.served import FORK as CONTEXT
 
     ref = tied.ref("b")
-    heard, said = FORK.Pipe(duplex=False)
-    owner = FORK.Process(target=_own, args=(tied.base, ref, said))
+    heard, said = CONTEXT.Pipe(duplex=False)
+    owner = CONTEXT.Process(target=_own, args=(tied.base, ref, said))
     owner.start()
     said.close()
     difference, spans = heard.recv()
