@@ -21,6 +21,7 @@ from rft_data.sampler.ledger import CONSUMER
 from rft_data.tasks.selectors import Shuffle
 from tests.rft_data.loop.test_loop import Crash, WholeRun, crash_at, crash_points
 from tests.rft_data.loop.toy_run import SIZE, TASKS
+from tests.template import FORK
 
 WAIT_S = 3600.0
 
@@ -224,7 +225,7 @@ with HubClient(*sys.argv[1:]) as client:
 def test_a_grader_in_another_process_is_heard_over_the_hub(tmp_path: Path) -> None:
     house = LateHouse(tmp_path, graded_every=0)
     with HubServer(house.buffer) as hub:
-        command = [sys.executable, "-c", GRADER, hub.address, hub.token]
+        command = [sys.executable, "-c", FORK + GRADER, hub.address, hub.token]
         with subprocess.Popen(command, cwd=Path(__file__).parents[3]) as grader:
             try:
                 house.loop.run()

@@ -31,6 +31,7 @@ from rft_data.run.record import (
     standing,
     write_record,
 )
+from tests.template import FORK
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -79,7 +80,7 @@ app()
 @contextmanager
 def conductor(run_dir: Path, how: str = "works") -> Iterator[subprocess.Popen[str]]:
     """The script in a process of its own, at work."""
-    command = [sys.executable, "-c", _SCRIPT, str(run_dir), how]
+    command = [sys.executable, "-c", FORK + _SCRIPT, str(run_dir), how]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: (run_dir / "ready").exists() or process.poll() is not None)

@@ -23,6 +23,7 @@ from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
 from tests.ports import free_port
 from tests.rft_data.run.test_modes import COMMON, EVAL, EXPLORE, TASKS, TRAIN, recipe
+from tests.template import FORK
 
 SECRET = "a-secret-of-a-shared-hub"  # noqa: S105
 ROOT = Path(__file__).parents[3]
@@ -63,7 +64,7 @@ def done_together(root: Path, *names: str) -> dict[str, Any]:
     """`rft run` of these recipes, each in a process of its own, at the same time; their summaries."""
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-c", RUN, str(root / f"{name}.yaml")],
+            [sys.executable, "-c", FORK + RUN, str(root / f"{name}.yaml")],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,

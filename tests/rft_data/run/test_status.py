@@ -19,6 +19,7 @@ from rft_data.run.record import standing
 from rft_data.run.status import RunStatus, open_buffer, run_status
 from rft_data.run.watch.metrics_log import MetricsLog
 from tests.rft_data.conftest import make_experience
+from tests.template import FORK
 
 ROOT = Path(__file__).parents[3]
 
@@ -324,11 +325,11 @@ with RunControl(run_dir) as control, Buffer(run_dir / "buffer") as buffer:
             print("ready", flush=True)
         time.sleep(0.05)
 """
-    command = [sys.executable, "-c", code, str(run_dir)]
+    command = [sys.executable, "-c", FORK + code, str(run_dir)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
-        watch = [sys.executable, "-c", "from rft_data.cli.run_status import run_status_app as a; a()"]
+        watch = [sys.executable, "-c", f"{FORK}from rft_data.cli.run_status import run_status_app as a; a()"]
         command = [*watch, "status", str(run_dir), "--watch", "--every", "0.2", "--json"]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None

@@ -14,6 +14,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.placement.hub import HubClient, HubServer, wire
 from rft_data.placement.hub.frames import Channel, Kind
+from tests.template import FORK
 
 REPO = Path(__file__).parents[4]
 
@@ -47,7 +48,7 @@ with HubClient(address, token) as client:
 
 def spawn(code: str, *args: object, **pipes: object) -> subprocess.Popen:
     """A Python process that runs `code`."""
-    command = [sys.executable, "-c", code, *map(str, args)]
+    command = [sys.executable, "-c", FORK + code, *map(str, args)]
     return subprocess.Popen(command, cwd=REPO, text=True, stdout=subprocess.PIPE, **pipes)
 
 
