@@ -17,7 +17,7 @@ from rft_data.cli import buffer_care
 from rft_data.core import failpoints
 from rft_data.core.errors import IntegrityError
 from rft_data.core.objects import Objects
-from tests.rft_data.buffer.care.conftest import data_file, make_row
+from tests.rft_data.buffer.care.conftest import RUN, data_file, make_row
 
 app = typer.Typer()
 for command in (buffer_care.verify, buffer_care.repair, buffer_care.compact, buffer_care.quarantine):
@@ -44,10 +44,23 @@ class Place:
             self._objects.remove(str(file.relative_to(self._root)))
 
 
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """Two commits of eight experiences, and a metric: each file is several requests to a store."""
+    metric = {"run_id": RUN, "role": "run", "step": 0, "key": "reward", "value": 0.5}
+    with Buffer(tmp_path / "few") as buffer:
+        buffer.add_rows("metrics", [metric])
+        for start in (0, 8):
+            buffer.append([make_row(number) for number in range(start, start + 8)])
+    return tmp_path / "few"
+
+
 @pytest.fixture(params=["folder", "store"])
-def place(root: Path, request: pytest.FixtureRequest) -> Place:
-    stored = request.param == "store"
-    return Place(root, f"{request.getfixturevalue('bucket')}/buffer") if stored else Place(root)
+def place(request: pytest.FixtureRequest) -> Place:
+    """All tables in a folder, or few rows on a store."""
+    if request.param == "store":
+        return Place(request.getfixturevalue("few"), f"{request.getfixturevalue('bucket')}/buffer")
+    return Place(request.getfixturevalue("root"))
 
 
 def rft(*words: object) -> Result:
@@ -82,8 +95,8 @@ def test_repair_prints_what_was_lost(place: Place) -> None:
 
 
 @pytest.mark.heavy
-def test_a_repair_that_was_interrupted_on_a_store_is_finished_by_the_next(root: Path, bucket: str) -> None:
-    place = Place(root, f"{bucket}/buffer")
+def test_a_repair_that_was_interrupted_on_a_store_is_finished_by_the_next(few: Path, bucket: str) -> None:
+    place = Place(few, f"{bucket}/buffer")
     place.lose_data()
     with failpoints.armed("care.put", 3), pytest.raises(OSError, match=r"care\.put"):
         repair_stored(place.uri)
