@@ -31,12 +31,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ops.runtime.hygiene import registry
 from rft_data.core import failpoints
 
 COMMAND = "rft_data.cli.app"
 FORK = "# forked\n"
 """Begins the code of a `python -c` that may find more modules loaded than it imports."""
 FORKED = (
+    "benchmarks.cluster.hub",
+    "benchmarks.cluster.node",
+    "benchmarks.crash",
+    "benchmarks.ops_children",
+    "benchmarks.page",
+    "benchmarks.readers",
+    "benchmarks.trainer.child",
     "rft_data.core.decoding_trial",
     "rft_data.exchange.formats.arrow_trial",
     "rft_data.placement.child",
@@ -311,6 +319,7 @@ def main() -> None:
     _environment_here.update(os.environ)
     for module in PRELOADED:
         importlib.import_module(module)
+    registry()
     warnings.filterwarnings("ignore", "lance is not fork-safe")  # it is, before it has read or written
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("an import started a thread, which forked children would lack")

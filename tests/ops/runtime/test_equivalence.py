@@ -5,7 +5,6 @@ questions as tasks.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from rft_data.core import codec, schema
 from rft_data.core.rows import Experience, Feedback, Task
 from rft_data.tasks.table import task_table
 from tests.gsm8k import solutions
+from tests.template import FORK
 
 SHAPING = {"reward": 1.0, "reward_parts/format": 0.3, "pass_rate": -0.5}
 EXAMPLES = {
@@ -227,9 +227,13 @@ def executed(place) -> Path:
     (place / "lists.json").write_text(json.dumps({name: example(name, place) for name in in_executor()}))
     script = Path(__file__).with_name("dj_executor.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(place)],
+        [
+            sys.executable,
+            "-c",
+            f"{FORK}import runpy; runpy.run_path({str(script)!r}, run_name='__main__')",
+            place,
+        ],
         cwd=place,
-        env={**os.environ, "HF_HOME": str(place / "hf")},
         capture_output=True,
         text=True,
         timeout=280,
