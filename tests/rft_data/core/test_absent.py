@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.core.absent import absent
+from tests.template import FORK
 
 
 def test_a_package_is_hidden_for_the_block_and_there_again_after_it(
@@ -32,7 +33,8 @@ def test_a_package_that_is_imported_already_stays() -> None:
 def test_no_role_loads_what_only_assisted_generation_needs() -> None:
     pytest.importorskip("sklearn")
     program = (
-        "import sys, trainers.models.weights; print([one in sys.modules for one in ('sklearn', 'vllm')])"
+        f"{FORK}import sys, explorers.role, trainers.role\n"
+        "print([one in sys.modules for one in ('sklearn', 'vllm')])"
     )
     found = subprocess.run(
         [sys.executable, "-c", program],
