@@ -100,8 +100,7 @@ def fill(buffer: Buffer) -> None:
         rows = [make_row(number, **changes) for number in range(step * 2 * GROUP, (step + 1) * 2 * GROUP)]
         stored = buffer.append(rows)
         buffer.annotate(annotations_of(list(stored.seqs), rows))
-        for group in (2 * step, 2 * step + 1):
-            buffer.add_rows("groups", [group_row(group_result(group))])
+        buffer.add_rows("groups", [group_row(group_result(group)) for group in (2 * step, 2 * step + 1)])
     ledger = Ledger(buffer, RUN, 0)
     ledger.attach("trainer")
     for step in range(4):

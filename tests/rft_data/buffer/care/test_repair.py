@@ -252,7 +252,7 @@ LOSSES = [
     Loss("experiences", 3, set(range(24, 32)), {("group", "groups"), ("lease", "leases")}),
     Loss("experiences", -1, set(range(ROWS - 8, ROWS)), {("group", "groups")}),
     Loss("annotations", 1, set(range(8, 16)), {("verdict", "groups")}, {2, 3}),
-    Loss("groups", 0, {0}),
+    Loss("groups", 0, {0, 1}),
     Loss("leases", 1, {1}, {("consumption", "consumed")}),
     Loss("leases", -1, {4}),
     Loss("consumed", 0, {0, 1}),
