@@ -28,7 +28,6 @@ from unittest import mock
 from tests import template
 from tests.ray_worker import HEAD, OWN_WAY, WORKERS
 
-_ROOT = Path(__file__).parents[1]
 _SCRIPT = Path(__file__).with_name("ray_worker.py")
 NODE_CODE = (
     f"import os; import ray._private.ray_constants as c; {WORKERS!r} in os.environ and "
@@ -43,15 +42,15 @@ def workers_environment() -> dict[str, str]:
 
     What they are forked out of starts with the first call, and ends with this process.
     """
-    if (given := template.environment_at_start()) is None:
+    if not (environment := template.loading_environment()):
         return {}
     folder = Path(tempfile.mkdtemp(prefix="rft-", dir="/tmp"))  # sockets need a short path
     place = str(folder / "workers")
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", f"{template.FORK}from {__name__} import listen; listen({place!r})"],
+        [sys.executable, "-P", "-c", f"from {__name__} import listen; listen({place!r})"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=given | {"PYTHONPATH": str(_ROOT)},
+        env=environment,
     )
     atexit.register(_end, process, folder)
     assert process.stdout is not None
@@ -84,11 +83,14 @@ def forked_workers() -> Iterator[None]:
 def listen(place: str) -> None:
     """Fork a worker for each connection, until the standard input ends.
 
-    Each imports Ray itself, which reads its variables while it is imported.
+    Each imports Ray itself, which reads its variables while it is imported. So nothing here may have done so
+    before; the tests' template has, with Data-Juicer's operators.
     """
     template.begins_here()
-    gc.collect()
-    gc.freeze()
+    template.load()
+    if "ray" in sys.modules:
+        raise RuntimeError("a module that is loaded for Ray's workers imports Ray")
+    template.keep()
     guards: list[int] = []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)

@@ -125,7 +125,7 @@ def _begun() -> Template:
         process = subprocess.Popen(
             [sys.executable, "-P", "-u", __file__, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
-            env={**_environment_here, **_TEMPLATE, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env=loading_environment(),
             stdin=subprocess.DEVNULL,
         )
     return Template(ours, process)
@@ -145,9 +145,13 @@ def use_template() -> None:
         subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
 
 
-def environment_at_start() -> dict[str, str] | None:
-    """That of this process as its first test found it; None if its children start as ever."""
-    return dict(_environment_here) or None
+def loading_environment() -> dict[str, str]:
+    """That in which libraries are loaded for children: this process's as its first test found it, and ours.
+
+    Empty where the children of this process start as ever.
+    """
+    ours = {**_TEMPLATE, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return {**_environment_here, **ours} if _environment_here else {}
 
 
 def _fork_exec(*given: Any) -> int:
@@ -212,7 +216,7 @@ def suits(env: dict[str, str]) -> bool:
 
 
 def begins_here() -> None:
-    """The environment of this process, which was forked, is what imports have read."""
+    """The environment of this process is what imports read."""
     _environment_here.update(os.environ)
 
 
@@ -317,17 +321,30 @@ def main() -> None:
     end, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     end.set_inheritable(False)
     _environment_here.update(os.environ)
+    load()
+    registry()
+    keep()
+    if (order := serve(end, owner)) is not None:
+        subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
+        end_with(run(order))
+
+
+def load() -> None:
+    """Import what children need; not Ray, which reads its variables while it is imported."""
     for module in PRELOADED:
         importlib.import_module(module)
-    registry()
+
+
+def keep() -> None:
+    """From here on what is loaded is shared with what is forked.
+
+    Raises: RuntimeError when an import started a thread, which forked children would lack.
+    """
     warnings.filterwarnings("ignore", "lance is not fork-safe")  # it is, before it has read or written
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("an import started a thread, which forked children would lack")
     gc.collect()
     gc.freeze()
-    if (order := serve(end, owner)) is not None:
-        subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
-        end_with(run(order))
 
 
 def run(order: dict[str, Any]) -> Any:
