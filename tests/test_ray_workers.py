@@ -43,6 +43,7 @@ def forked() -> None:
         pytest.skip("children of the tests are not forked here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"HF_HOME": "elsewhere"}], ids=["forked", "as ever"])
 def test_a_worker_is_of_its_job_and_its_exit_code_is_known(tmp_path: Path, more: dict[str, str]) -> None:
     node = started(tmp_path, 0, **more)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TESTS = """
 import pytest
@@ -28,6 +30,7 @@ def lines(folder: Path, *options: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("skipped: ")]
 
 
+@pytest.mark.slow
 def test_each_reason_is_one_line_that_says_what_it_takes(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_whole.py").write_text('import pytest\npytest.importorskip("ray_to_come")\n')
@@ -40,6 +43,7 @@ def test_each_reason_is_one_line_that_says_what_it_takes(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.slow
 def test_workers_skips_are_told_too(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     assert lines(tmp_path, "-n", "1", "-k", "disk") == [
@@ -47,6 +51,7 @@ def test_workers_skips_are_told_too(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_nothing_skipped_is_said(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text("def test_passes(): ...\n")
     assert lines(tmp_path, "-p", "no:xdist") == ["skipped: nothing"]

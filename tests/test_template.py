@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
 RFT = [sys.executable, "-m", template.COMMAND]
 
 
+@pytest.mark.slow
 def test_a_child_has_the_folder_environment_and_streams_that_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def graded(task, completion): return 1.0\n")
     (tmp_path / "mine.yaml").write_text("recipe: 1\nname: ${env:RFT_NAMED}\n")
@@ -64,6 +65,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_code_that_may_be_forked_is_and_so_is_what_it_starts() -> None:
     command = [sys.executable, "-c", CALLS, "-c", SAYS, "given"]
     env = template._environment_here  # as above

@@ -35,7 +35,7 @@ def test_kills_in_every_transition_cost_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mutation", "seen"),
     [

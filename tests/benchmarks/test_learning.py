@@ -53,6 +53,7 @@ def test_cells_of_a_seed_differ_in_what_their_preset_needs_and_nothing_else(tmp_
     assert all(rest(name) == rest("grpo") for name in ("ppo", "mix", "on_policy_distill", "remax"))
 
 
+@pytest.mark.heavy
 def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
     one, seed, other = Cell("grpo", 0), Cell("grpo", 1), Cell("rloo", 0)
     stale, shuffled = Cell("grpo", 0, variant=Variant.STALE), Cell("grpo", 0, variant=Variant.SHUFFLED)
@@ -110,6 +111,7 @@ def test_the_bar_counts_algorithms_that_learn() -> None:
     assert [line.split("|")[1] for line in lines[6:]] == [" `grpo shuffled` ", " `ppo stale` "]
 
 
+@pytest.mark.slow
 def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path) -> None:
     grid = cells(Scale.tiny(), "transformers")
     each = 1 + len(ALGORITHMS) + len(OFF_POLICY)

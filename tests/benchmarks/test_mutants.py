@@ -141,6 +141,7 @@ def test_a_sample_is_the_same_for_a_seed() -> None:
     assert len(sample(pairs, 100, 7)) == len(pairs)
 
 
+@pytest.mark.slow
 def test_every_row_names_modules_and_every_module_has_tests() -> None:
     assert [pattern for _, pattern, _ in ROWS if not list(ROOT.glob(pattern))] == []
     every = [target for target in targets(ROOT) if mutants_of(target, ROOT)]
@@ -154,6 +155,7 @@ def test_every_row_names_modules_and_every_module_has_tests() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_equivalent_mutants_are_of_this_code_and_say_why() -> None:
     found = [mutant for target in targets(ROOT) for mutant in mutants_of(target, ROOT)]
     assert Equivalents(EQUIVALENTS).gone(found) == []

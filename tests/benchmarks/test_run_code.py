@@ -50,6 +50,7 @@ def test_it_covers_what_samples_scores_judges_chooses_and_trains() -> None:
     assert not [name for name in covered if name.startswith(("rft_data.cli", "rft_data.web"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["trainers.policy.grpo", "explorers.engines.vllm_engine", "rft_data.loop.online"]
 )

@@ -324,6 +324,7 @@ def test_every_cell_of_the_grid_is_a_valid_recipe_with_its_selector_and_pool(tmp
     load_recipe(grid.RECIPE, cell.preparation(tmp_path / "prepare"))
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_grid_is_named_by_recipe_and_code() -> None:
     cells = [grid.Cell(*names) for names in (("uniform", 0), ("uniform", 1), ("difficulty", 0))]
     assert len({cell.recipe_hash for cell in cells}) == 3

@@ -32,6 +32,7 @@ def test_the_runs_differ_from_the_quickstart_in_one_part() -> None:
     assert whole["stages"] == load_recipe(RECIPE).saved()["stages"]
 
 
+@pytest.mark.slow
 def test_a_cell_is_named_by_its_settings_and_code() -> None:
     some = [Cell("rl", 0), Cell("rl", 1), Cell("random", 0), Cell("sft-8", 0), Cell("worked-8", 0)]
     assert len({cell.recipe_hash for cell in some}) == 5

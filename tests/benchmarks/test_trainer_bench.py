@@ -20,6 +20,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return write_case(SIZES["tiny"], tmp_path_factory.mktemp("case"))
 
 
+@pytest.mark.slow
 def test_rows_are_what_the_issue_says(case: Case) -> None:
     rows = case.table().to_pylist()
     assert len(rows) == ROWS == 8

@@ -105,6 +105,7 @@ _RUN = re.compile(r'\b(?:run_block|python_blocks?)\(\s*"([\w.]+)"(?:,\s*"([^"]+)
 """A test that runs a block, or all of a page."""
 
 
+@pytest.mark.slow
 def test_every_block_of_python_is_run_by_a_test_or_says_why_not() -> None:
     calls = [call for path in (ROOT / "tests").rglob("test_*.py") for call in _RUN.findall(path.read_text())]
     assert len(calls) > 20
@@ -136,6 +137,7 @@ def test_a_wrong_command_is_found(words: list[str], message: str) -> None:
     assert re.search(message, shell.wrong(words) or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "message"),
     [

@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_pages_load_nothing_from_another_host(site: Path) -> None:
     pages = sorted(site.glob("*.html"))
     assert {f"{page.stem}.html" for page in DOCS} <= {page.name for page in pages}

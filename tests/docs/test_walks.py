@@ -51,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.heavy
 def test_walks_lead_where_the_page_says(folder: Path) -> None:
     assert sorted(FILES) == [
         "logs.jsonl",

@@ -95,6 +95,7 @@ PROGRAM = {"use": "program", "args": {"command": [sys.executable, "agent.py"]}}
 RIGHT = ("exact_answer", ExactAnswer())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "settings", "says"),
     [

@@ -230,6 +230,7 @@ def test_the_answers_to_one_task_are_stored_together(make: Make, monkeypatch: py
     assert stored == [[names[0]] * 3 + [names[1]] * 3, [names[2]] * 3]
 
 
+@pytest.mark.slow
 def test_what_the_buffer_raises_ends_the_call(make: Make) -> None:
     role = make(SlowBuffer(error=StalledError("the hub is away")))
     with pytest.raises(StalledError, match="the hub is away"):

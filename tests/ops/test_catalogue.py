@@ -16,6 +16,7 @@ from rft_data.core.errors import UnknownComponentError
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_allowed_operator_is_there_and_says_what_it_does() -> None:
     found = operators()
     assert [one.name for one in found] == [*OPERATOR_MODULES, *sorted(NATIVE_OPERATORS)]

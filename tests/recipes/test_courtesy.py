@@ -83,6 +83,7 @@ def test_of_each_safety_pair_the_indiscreet_answer_was_rejected_and_is_often_the
     assert 0.1 < sum(safe < unsafe for safe, unsafe in courtesy) / len(courtesy) < 0.5
 
 
+@pytest.mark.slow
 def test_letters_that_measure_are_in_no_row_or_pair_that_a_stage_trains_on(tmp_path: Path) -> None:
     for name in ("answers", "pairs"):
         command = ["buffer", "import", str(tmp_path / "buffer"), str(SAMPLES / f"courtesy_{name}.jsonl")]

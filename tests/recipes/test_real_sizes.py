@@ -53,6 +53,7 @@ def test_a_real_size_says_that_it_was_not_run(name: str) -> None:
     assert "Needs:" in header
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_a_real_size_fits_on_the_gpus_that_its_recipe_asks_for(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

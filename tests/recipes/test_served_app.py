@@ -15,6 +15,7 @@ from tests.explorers.conversations.families import QWEN25
 from tests.explorers.workflows.test_served import TOKEN, Run, reachable, running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("up", [True, False])
 def test_a_question_and_its_thumb_are_a_row_with_a_reward(up: bool) -> None:
     tokenizer = trained_tokenizer()

@@ -97,6 +97,7 @@ def test_a_search_ends_at_the_target(numbers: tuple[int, ...], target: int, solu
     assert Countdown()(task, solution) == 1.0
 
 
+@pytest.mark.slow
 def test_no_held_out_puzzle_is_among_those_of_the_training_in_whatever_order() -> None:
     training, other = (
         jsonl_tasks(SAMPLES / name, heldout=0.0) for name in ("countdown.jsonl", "countdown_heldout.jsonl")

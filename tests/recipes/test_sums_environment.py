@@ -12,6 +12,7 @@ from rft_data.recipe.load import load_recipe
 from rft_data.run.build import taskset_tasks
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_recipe_has_the_sums_and_holds_an_eighth_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

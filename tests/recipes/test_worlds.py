@@ -93,7 +93,7 @@ def steps_of(name: str, folder: Path, steps: int = 2) -> tuple[dict[str, Any], l
     return summary, rows
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_shipped_worlds_take_real_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     summary, rows = steps_of("calculator", tmp_path / "calculator")
@@ -116,7 +116,7 @@ def test_shipped_worlds_take_real_steps(tmp_path: Path, monkeypatch: pytest.Monk
     assert {row["turn"] for row in played} == {0, 1, 2, 3}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_shipped_worlds_of_one_answer_take_a_real_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,7 @@ def test_role_trains_leases_and_writes_weights_that_prove_themselves(
     trainer.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_role_refuses_a_lease_of_another_step_and_resumes_where_it_stood(
     buffer: Buffer, model_path: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +149,7 @@ def test_role_refuses_a_lease_of_another_step_and_resumes_where_it_stood(
     again.close()
 
 
+@pytest.mark.slow
 def test_role_refuses_a_damaged_lease_and_goes_on(buffer: Buffer, model_path: Path, tmp_path: Path) -> None:
     trainer = role(buffer, model_path, tmp_path / "run")
     bad = Lease("trainer", 0, 0, 0, (0, 1), ("run/g0",), "another digest")

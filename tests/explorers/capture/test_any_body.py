@@ -93,6 +93,7 @@ async def asked_at_its_url(served: Served, trajectory: Trajectory, path: str, bo
         return await http.post(f"/t/{trajectory.id}{path}", json=body, headers=key)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("asked", [asked_at_its_url, asked_of_a_run])
 def test_no_body_makes_a_route_of_vllms_server_fail(served: Served, asked: Callable[..., Any]) -> None:
     """As they are generated, and with the fields alone that the gate knows: these reach vLLM's server."""

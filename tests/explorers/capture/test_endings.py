@@ -85,6 +85,7 @@ def place(tmp_path: Path, spoken: Any) -> Iterator[Place]:
     made.buffer.close()
 
 
+@pytest.mark.slow
 def test_an_abandonment_that_comes_after_an_end_changes_nothing(place: Place) -> None:
     async def story() -> None:
         name = await place.said()

@@ -82,6 +82,7 @@ def test_of_a_thousand_wrong_items_the_first_is_named(
         assert wrong.error_count() < SOME_ERRORS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("route", "changes"),
     [

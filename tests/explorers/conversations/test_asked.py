@@ -104,6 +104,7 @@ def test_a_prompt_is_a_text_or_ids(prompt: Any) -> None:
         check_prompt(prompt)
 
 
+@pytest.mark.slow
 def test_a_long_prompt_of_several_choices_is_made_ids_once_beside_the_loop(template_of, saying) -> None:
     template = template_of("qwen2.5")
     _, model = saying(template, *["four<|im_end|>"] * 8)

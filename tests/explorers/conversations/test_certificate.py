@@ -159,6 +159,7 @@ def test_a_tool_answer_keeps_the_thinking_before_it_in_the_row(template_of, sayi
     assert row.messages[1]["reasoning_content"] == "add"
 
 
+@pytest.mark.slow
 def test_command_prints_the_certificate(template_of, tmp_path: Path) -> None:
     template_of("qwen3").tokenizer.save_pretrained(tmp_path)
     shown = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "enable_thinking=false"])

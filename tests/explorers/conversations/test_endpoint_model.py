@@ -158,6 +158,7 @@ def test_rows_of_an_endpoint_are_stored_and_a_rollout_that_lost_its_tokens_is_no
     assert "a rollout needs token_ids, action_mask and logprobs" in kept["reason"]
 
 
+@pytest.mark.slow
 def test_an_agent_that_writes_history_in_its_own_way_makes_no_false_forks(tmp_path: Path) -> None:
     """slime#2288, NeMo-Gym#1787: eight rollouts became 64 samples."""
 
@@ -256,6 +257,7 @@ def test_a_full_context_ends_the_rollout_and_its_turns_count(
     assert (row.metadata["end"], row.messages[-1]["role"]) == (end, "assistant")
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_down_is_no_zero(tmp_path: Path) -> None:
     rewards = make_rewards([{"use": "exact_answer"}], Limits(), Meter())
     settings = {"use": "single_turn", "args": {}}

@@ -118,6 +118,7 @@ def check(rows: list[Experience], engine: RandomEngine) -> set[tuple[int, int]]:
     return trained
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 10**9), st.sampled_from(FAMILY), st.sampled_from(list(TemplatePolicy)[:2]), st.booleans()

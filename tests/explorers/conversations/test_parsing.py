@@ -98,6 +98,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join), st.booleans())
 def test_no_text_is_an_error_and_every_reply_can_be_stored(text: str, opened: bool) -> None:

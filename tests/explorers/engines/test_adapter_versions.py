@@ -67,6 +67,7 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return {"use": request.param, **root}
 
 
+@pytest.mark.slow
 def test_transports_bring_what_peft_merges(tied: Published, transport: dict[str, Any]) -> None:
     ref, want = adapter_ref(tied)
     brought_by = make_transport(**transport)
@@ -116,6 +117,7 @@ def kept(bench: Any) -> Iterator[Path]:
     file.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_bad_base_is_one_error_and_the_old_version_is_still_served(
     bench: Any, kept: Path, tmp_path: Path
 ) -> None:

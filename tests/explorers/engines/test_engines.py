@@ -65,6 +65,7 @@ def test_logprobs_are_those_of_the_tempered_distribution(bench: Any, temperature
     assert max(errors) <= 1e-4
 
 
+@pytest.mark.slow
 def test_samples_follow_the_distribution(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     n = 3000
@@ -75,6 +76,7 @@ def test_samples_follow_the_distribution(bench: Any) -> None:
     assert len(np.unique([c.token_ids[0] for c in completions])) > 5
 
 
+@pytest.mark.slow
 def test_greedy_is_the_argmax_with_temperature_one_logprobs_also_beside_sampled_requests(
     bench: Any,
 ) -> None:
@@ -103,6 +105,7 @@ def test_load_weights_changes_what_is_served_and_proves_it(bench: Any) -> None:
         assert largest_error(bench, "b", prompt, new) <= 1e-4
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(bench: Any) -> None:
     engine = bench.shared(max_model_len=256)
     prompt = [2 + i % (VOCABULARY - 2) for i in range(200)]
@@ -120,6 +123,7 @@ def test_spans_cover_every_token_with_the_served_version(bench: Any) -> None:
         assert len(completion.logprobs) == len(completion.token_ids)
 
 
+@pytest.mark.slow
 def test_a_completion_ends_at_the_end_token_or_at_its_length(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     completions = sample(bench.engine, PROMPTS * 5, Sampling(30), Sampling(5))
@@ -133,6 +137,7 @@ def test_a_completion_ends_at_the_end_token_or_at_its_length(bench: Any) -> None
         assert (completion.finish_reason == "length") == full
 
 
+@pytest.mark.slow
 def test_many_requests_at_once_are_all_answered(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     prompts = [PROMPTS[i % len(PROMPTS)] for i in range(600)]
@@ -197,6 +202,7 @@ def test_nothing_is_served_before_proof(bench: Any) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 @STEPPED_BY_US
 def test_closing_one_engine_leaves_the_other_serving(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
@@ -304,6 +310,7 @@ def test_a_damaged_directory_is_refused_and_the_old_weights_go_on(
     assert largest_error(bench, "a", PROMPTS[0], completion) <= 1e-4
 
 
+@pytest.mark.slow
 def test_a_wrong_probe_stops_serving_until_a_good_load(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     with pytest.raises(ParityError, match="differ from the trainer's"):
@@ -352,6 +359,7 @@ def test_weights_do_not_change_under_a_request(bench: Any) -> None:
     bench.engine.load_weights(other)
 
 
+@pytest.mark.slow
 def test_a_cancelled_request_leaves_the_engine_ready(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
 
@@ -446,6 +454,7 @@ def test_an_id_outside_the_vocabulary_costs_no_other_request(bench: Any, wrong: 
     assert largest_error(bench, "a", PROMPTS[0], good) <= 1e-4
 
 
+@pytest.mark.slow
 @STEPPED_BY_US
 def test_an_unknown_option_is_refused_with_the_likely_one(bench: Any) -> None:
     with pytest.raises(RecipeError, match="did you mean 'dtype'"):

@@ -75,6 +75,7 @@ def test_only_a_prompt_with_images_hides_what_vllm_refuses() -> None:
         raise ValueError("other")
 
 
+@pytest.mark.slow
 def test_the_text_path_imports_nothing_for_images() -> None:
     done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -128,6 +128,7 @@ class Asks:
         raise ZeroDivisionError
 
 
+@pytest.mark.slow
 def test_pins_end_with_their_rollouts_when_these_fail_hang_or_are_cancelled(two: RoutedEngine) -> None:
     meter = Meter()
     rollouts = Rollouts(MeteredEngine(two, meter), Asks(), Limits(rollout_deadline_s=0.3), meter)

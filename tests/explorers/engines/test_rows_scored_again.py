@@ -6,6 +6,7 @@ import asyncio
 import string
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -49,6 +50,7 @@ def largest_error(bench: Any, row: Experience, names: dict[int, str]) -> float:
     return max(errors)
 
 
+@pytest.mark.slow
 @ONE_MODEL
 def test_rows_of_several_turns_branches_and_weights_are_scored_again_to_their_logprobs(bench: Any) -> None:
     first, second = bench.ref("a"), bench.ref("b")

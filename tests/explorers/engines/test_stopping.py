@@ -57,6 +57,7 @@ def logprobs(model: Path, ids: list[int], end: int, start: int, held: int) -> li
     return [float(table[place - 1, ids[place]]) for place in range(start, len(ids))]
 
 
+@pytest.mark.slow
 def test_completion_ends_with_the_token_that_completes_a_stop_string(engine: Engine, model: Path) -> None:
     tokenizer = load_tokenizer(model)
     prompt, free, text = next(
@@ -80,6 +81,7 @@ def test_completion_ends_with_the_token_that_completes_a_stop_string(engine: Eng
     assert len(later.token_ids) > n
 
 
+@pytest.mark.slow
 def test_min_tokens_samples_without_end_tokens_and_stores_those_logprobs(engine: Engine, model: Path) -> None:
     tokenizer = load_tokenizer(model)
     end = tokenizer.eos_token_id

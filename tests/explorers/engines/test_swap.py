@@ -172,6 +172,7 @@ def test_calls_that_come_during_swaps_are_answered_too(bench: Any, mode: str) ->
     assert max(errors(late, refs, keep_cache=keep, prompts=PROMPTS[:3] * 3)) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 @pytest.mark.parametrize("mode", MODES)
 def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(bench: Any, mode: str) -> None:
@@ -288,6 +289,7 @@ def test_a_damaged_directory_disturbs_nothing(bench: Any, mode: str) -> None:
     assert max(errors(completions, [good], keep_cache=False)) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 def test_swaps_asked_for_together_are_made_one_after_the_other(bench: Any) -> None:
     engine = bench.shared(swap="recompute")

@@ -195,7 +195,7 @@ def test_nothing_is_left_of_an_engine_whose_process_is_killed(tied: Published) -
     wait_for(lambda: not any(runs(one.pid) for one in started))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.served
 @pytest.mark.parametrize(
     "devices", [{"tensor_parallel_size": 2}, {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}]

@@ -35,6 +35,7 @@ def wait_until_closed() -> None:
     wait_for(lambda: not Calculator.alive)
 
 
+@pytest.mark.slow
 def test_tools_of_a_server_are_called_until_it_ends_the_episode(tokenizer: Any, url: str) -> None:
     says = [call("add", x=2, y=3), call("fetch", method="GET", deadline_s=1.5), call("submit", number=5)]
     played = play(tokenizer, settings(url), *says, "never said")
@@ -50,6 +51,7 @@ def test_tools_of_a_server_are_called_until_it_ends_the_episode(tokenizer: Any, 
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_what_a_tool_refuses_is_answered_and_counted(tokenizer: Any, url: str) -> None:
     says = [call("add", x=13), call("add", x="one"), call("nope"), "I give up"]
     played = play(tokenizer, settings(url), *says)
@@ -63,6 +65,7 @@ def test_what_a_tool_refuses_is_answered_and_counted(tokenizer: Any, url: str) -
     assert "there is no tool 'nope'; there are: add, fetch, submit" in answers[2]
 
 
+@pytest.mark.slow
 def test_a_session_begins_anew_for_each_rollout(tokenizer: Any, url: str) -> None:
     task = replace(TASK, metadata={"options": {"wanted": 7}})
     workflow = make_workflow(settings(url), tokenizer, NONE)
@@ -108,6 +111,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(url: str) -
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_offered_ends_the_start(tokenizer: Any, url: str) -> None:
     with pytest.raises(RecipeError, match=r"tools of '.*CalculatorClient' cannot be listed \(SessionLost: "):
         make_workflow(settings("http://127.0.0.1:1"), tokenizer, NONE)

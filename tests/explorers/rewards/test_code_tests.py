@@ -53,12 +53,14 @@ def scored(reward: CodeTests, one: Task, completion: str) -> Mapping[str, float]
     return found
 
 
+@pytest.mark.slow
 def test_the_share_of_tests_that_pass_is_the_reward(by_share: CodeTests) -> None:
     right = scored(by_share, task(tests=TESTS), RIGHT)
     assert right == {"reward": 1.0, "tests": 3, "passed": 3, "failed": 0, "timed_out": 0, "over_limit": 0}
     assert scored(by_share, task(tests=TESTS), WRONG)["reward"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_all_or_nothing_stops_at_the_first_failure() -> None:
     reward = made()
     assert scored(reward, task(tests=TESTS), RIGHT)["reward"] == 1.0
@@ -112,7 +114,7 @@ def test_code_that_only_ends_early_passes_nothing(by_share: CodeTests, source: s
     assert scored(by_share, task(tests=TESTS), f"```python\n{source}\n```")["passed"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_endless_and_greedy_code_is_the_models_fault() -> None:
     reward = made(score="share", total_s=1.5, limits={"seconds": 0.4, "memory_mb": 96})
     found = scored(reward, task(tests=TESTS[:2]), "while True: pass")

@@ -26,6 +26,7 @@ TASK = Task("t", ({"role": "user", "content": "?"},))
 number = st.floats(-3, 3, width=32)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(number, number, st.none() | number, st.none() | number), min_size=1, max_size=5))
 def test_the_total_is_the_weighted_sum_of_bounded_values(rows: list[tuple[float, float, Any, Any]]) -> None:
     components, total = [], 0.0

@@ -72,6 +72,7 @@ def test_reward_is_the_score_that_the_model_was_trained_by(scorer: Path) -> None
     assert sum(margin > 0 for margin in margins) / len(margins) == trained["accuracy"]
 
 
+@pytest.mark.slow
 def test_completions_under_way_together_are_scored_together_as_they_are_alone(scorer: Path) -> None:
     reward = RewardModel(str(scorer), batch=8)
     sizes: list[int] = []

@@ -265,6 +265,7 @@ def test_a_reward_that_cannot_be_built_is_an_error_at_the_start(
         make(component, processes=2)
 
 
+@pytest.mark.slow
 def test_a_child_that_cannot_be_started_again_is_an_error_not_a_reason(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_model_that_fails_is_a_failure_of_the_world(service: RewardService) ->
     assert "out of memory" in found.reason
 
 
+@pytest.mark.slow
 def test_a_full_server_says_when_to_come_back_and_the_client_does(service: RewardService) -> None:
     scorer = service.scorer
     assert isinstance(scorer, Lengths)

@@ -58,6 +58,7 @@ def test_answer_format_wants_one_marker_and_a_number_at_the_end(completion: str,
     assert AnswerFormat()(task("1"), completion) == reward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "completion", "reward"),
     [

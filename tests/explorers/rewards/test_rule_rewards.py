@@ -53,6 +53,7 @@ def test_with_a_marker_only_what_follows_it_counts() -> None:
     assert final_answer("\\boxed{4}", "Answer:") == ""
 
 
+@pytest.mark.slow
 @given(st.text("{}\\boxed1", max_size=30))
 def test_a_box_holds_as_many_opening_as_closing_braces(text: str) -> None:
     found = last_boxed(text)
@@ -108,6 +109,7 @@ def test_multiple_choice_needs_a_letter_in_the_task() -> None:
 # --- regex -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=5))
 def test_an_answer_in_a_pattern_is_plain_text(before: str, answer: str, after: str) -> None:
     assert re.fullmatch(quoted(answer), answer)

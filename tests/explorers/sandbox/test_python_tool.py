@@ -18,6 +18,7 @@ def tool() -> PythonTool:
         pytest.skip(f"no sandbox: {err}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "answer"),
     [

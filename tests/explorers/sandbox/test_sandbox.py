@@ -32,6 +32,7 @@ def test_a_shell_has_its_commands(sandbox: Sandbox) -> None:
     assert (ran.stdout, ran.succeeded) == ("HELLO\n", True), ran.stderr
 
 
+@pytest.mark.slow
 def test_a_program_may_be_given_less_time(sandbox: Sandbox) -> None:
     ran = sandbox.run(Program("bash", "echo 1; while :; do :; done", seconds=2))
     assert (ran.end, ran.stdout) == (ProgramEnd.TIMEOUT, "1\n")
@@ -72,6 +73,7 @@ def test_limits_out_of_range_are_refused(name: str, value: object) -> None:
         SandboxLimits(**{name: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_costs_its_program_only() -> None:
     with children_of(HOST) as hosts, Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
         running = threads.submit(sandbox.run, Program("python", "import time; time.sleep(60)"))
@@ -143,6 +145,7 @@ def test_an_unknown_language_names_the_known() -> None:
         find_interpreter("cobol")
 
 
+@pytest.mark.slow
 def test_what_a_killed_host_left_is_deleted_by_the_next() -> None:
     with children_of(HOST) as hosts, Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
         running = threads.submit(

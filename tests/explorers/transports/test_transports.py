@@ -130,6 +130,7 @@ def test_shared_memory_brings_what_was_published_and_leaves_nothing(tied: Any, m
     assert not [p for p in memory.rglob("*") if p.is_file()]
 
 
+@pytest.mark.slow
 def test_engines_of_a_node_share_one_copy_and_older_ones_go_once_unread(
     tied: Any, memory: Path, in_threads: Callable[..., list[Any]]
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_copy_that_never_ends_is_waited_for_until_the_deadline(tied: Any, memo
     transport.close()
 
 
+@pytest.mark.slow
 def test_an_engine_serves_what_shared_memory_brought(tied: Any, memory: Path) -> None:
     from explorers.engines.transformers_engine import TransformersEngine
 
@@ -299,6 +301,7 @@ def of_group(sender: GroupSender, *names: str, deadline_s: float = 60.0) -> list
     return [group.gloo(sender.host, sender.port, name, deadline_s) for name in names]
 
 
+@pytest.mark.slow
 def test_a_group_gets_what_was_published_at_once_and_a_restarted_engine_alone(
     tied: Any, sender: GroupSender
 ) -> None:
@@ -329,6 +332,7 @@ def test_a_group_gets_what_was_published_at_once_and_a_restarted_engine_alone(
         assert "base" in arrived.source, "it is merged where it is used"
 
 
+@pytest.mark.slow
 def test_a_group_without_one_of_its_members_is_made_again(
     tied: Any, sender: GroupSender, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -346,6 +350,7 @@ def test_a_group_without_one_of_its_members_is_made_again(
     assert "version 0 is asked for again" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_explorer_that_reaches_no_other_costs_them_one_try_and_no_later_version(
     tied: Any, sender: GroupSender, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -111,6 +111,7 @@ async def fronted(tokenizer: Any, folder: Path, **args: Any) -> AsyncIterator[Te
             await front.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [None, 1.0])
 def test_a_trajectory_is_served_by_the_arm_of_its_id_to_its_end(
     tokenizer: Any, tmp_path: Path, alike: float | None
@@ -142,6 +143,7 @@ def test_a_trajectory_is_served_by_the_arm_of_its_id_to_its_end(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_while_an_explorer_is_away_its_arm_is_refused_and_the_other_goes_on(
     tokenizer: Any, tmp_path: Path
 ) -> None:

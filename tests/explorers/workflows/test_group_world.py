@@ -58,6 +58,7 @@ def test_a_rollout_of_which_the_world_kept_nothing_is_as_it_was() -> None:
     assert found[1] == members[1]
 
 
+@pytest.mark.slow
 def test_a_server_of_rollouts_runs_from_its_first_user_to_its_last() -> None:
     server = RolloutServer()
 

@@ -38,6 +38,7 @@ def program(what: str, **args: Any) -> dict[str, Any]:
     return {"use": "program", "args": {"command": ["python", AGENT, what], **args}}
 
 
+@pytest.mark.slow
 def test_a_program_of_two_turns_is_one_row_with_its_exact_tokens(tokenizer: Any) -> None:
     played = play(tokenizer, program("two_turns"), "four", "5")
     (row,) = rows_of(played)
@@ -49,6 +50,7 @@ def test_a_program_of_two_turns_is_one_row_with_its_exact_tokens(tokenizer: Any)
     assert row.metadata["environment_state"]["output"] == "the model says 5\n"
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_posted_stands_beside_the_recipes(tokenizer: Any) -> None:
     rewards = Rewards({"exact_answer": 2.0}, {"exact_answer": ExactAnswer()})
     task = replace(TASK, answer="#### 5")
@@ -57,6 +59,7 @@ def test_a_reward_that_is_posted_stands_beside_the_recipes(tokenizer: Any) -> No
     assert row.reward_parts == {"exact_answer": 1.0, "world": 0.5, "world.form": 1.0}
 
 
+@pytest.mark.slow
 def test_a_tree_of_calls_trains_every_sampled_token_once(tokenizer: Any) -> None:
     played = play(tokenizer, program("tree"), "a", "b", "aa", "bb", "sub", "short")
     rows = rows_of(played)
@@ -68,6 +71,7 @@ def test_a_tree_of_calls_trains_every_sampled_token_once(tokenizer: Any) -> None
     assert [row.metadata.get("end") for row in rows] == [None, None, None, "finished"]
 
 
+@pytest.mark.slow
 def test_tools_and_streams_are_as_the_client_expects_them(tokenizer: Any) -> None:
     played = play(tokenizer, program("tools"), call("add", a=2), "5", "4")
     row, plain = rows_of(played)
@@ -78,6 +82,7 @@ def test_tools_and_streams_are_as_the_client_expects_them(tokenizer: Any) -> Non
     assert told == [[len(seen[n]), len(said[n])] for n in range(3)], "its usage"
 
 
+@pytest.mark.slow
 def test_choices_with_tools_are_streamed_to_the_real_client(tokenizer: Any) -> None:
     played = play(tokenizer, program("streams"), call("add", a=2), "4")
     rows = rows_of(played)
@@ -87,6 +92,7 @@ def test_choices_with_tools_are_streamed_to_the_real_client(tokenizer: Any) -> N
     assert {row.reward for row in rows[-1:]} == {1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["responses", "messages"])
 def test_a_route_that_the_small_server_has_not_is_refused(tokenizer: Any, route: str) -> None:
     outcome, _, _ = play(tokenizer, program("other_route", environment={"ROUTE": route}), "4")
@@ -95,6 +101,7 @@ def test_a_route_that_the_small_server_has_not_is_refused(tokenizer: Any, route:
     assert "HTTP Error 404" in str(outcome)
 
 
+@pytest.mark.slow
 def test_each_rollout_pays_for_its_own_tokens(tokenizer: Any) -> None:
     """The server is one, and its tasks are begun by whoever came first."""
     workflow = make_workflow(program("two_turns"), tokenizer, NONE)
@@ -115,6 +122,7 @@ def test_each_rollout_pays_for_its_own_tokens(tokenizer: Any) -> None:
     assert [cost.tokens for cost in costs] == [4] * 4, "two turns of two tokens"
 
 
+@pytest.mark.slow
 def test_a_crash_is_infrastructure_and_never_a_reward(tokenizer: Any) -> None:
     meter = Meter()
     workflow = make_workflow(program("crash"), tokenizer, NONE)
@@ -130,6 +138,7 @@ def test_a_crash_is_infrastructure_and_never_a_reward(tokenizer: Any) -> None:
     assert counts["rollouts_failed/infrastructure"] == 1.0, counts
 
 
+@pytest.mark.slow
 def test_what_a_program_says_of_its_key_is_kept_nowhere(
     tokenizer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +160,7 @@ def test_a_request_that_cannot_be_honoured_is_named(tokenizer: Any) -> None:
     assert "'temperature' is 0.123" in str(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "room", "end"), [(25, 10_000, "budget"), (None, 90, "context")])
 def test_a_program_that_meets_a_limit_ends_there_and_is_scored(
     tokenizer: Any, budget: int | None, room: int, end: str
@@ -180,6 +190,7 @@ def test_a_program_that_leaves_a_server_behind_is_over_when_it_ends(tmp_path: Pa
     wait_for(lambda: not _alive(int(ended.output)))
 
 
+@pytest.mark.slow
 def test_of_a_long_output_the_end_is_kept_without_a_part_of_the_key(tmp_path: Path) -> None:
     key, environment = "abcdefgh", own_environment({}, tmp_path)
     for before in range(9):  # the cut goes through every letter of the key
@@ -190,6 +201,7 @@ def test_of_a_long_output_the_end_is_kept_without_a_part_of_the_key(tmp_path: Pa
         assert 1000 < len(output) <= 1024 + 5
 
 
+@pytest.mark.slow
 def test_a_cancelled_rollout_leaves_no_program(tokenizer: Any, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     workflow = make_workflow(program("hangs", environment={"PIDS": str(pids)}), tokenizer, NONE)
@@ -214,6 +226,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_program_has_its_own_folder_and_no_secret_of_the_run(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ async def reachable(run: Run, waiting: int = 1) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_clients_conversation_is_a_row_with_its_exact_tokens_and_reward(tokenizer: Any) -> None:
     async def story() -> None:
         async with running(tokenizer, "four", "sure") as run:

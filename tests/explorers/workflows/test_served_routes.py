@@ -105,6 +105,7 @@ def operations(routes: dict[str, Any]) -> list[Any]:
     return [one.ok() for one in schemathesis.openapi.from_dict(document).get_all_operations()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("routes", "mode"),
     [

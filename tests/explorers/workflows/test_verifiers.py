@@ -60,6 +60,7 @@ def test_the_datasets_are_tasks_with_the_prompts_of_the_environment() -> None:
 # --- the three kinds -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_question_and_its_answer(tokenizer: Any, task: Task) -> None:
     played = play(tokenizer, settings("load_environment"), "5", task=task)
     (row,) = rows_of(played)
@@ -98,6 +99,7 @@ def test_tools_of_an_environment_are_called(tokenizer: Any) -> None:
     assert "history_drift" not in row.metadata
 
 
+@pytest.mark.slow
 def test_a_group_of_environments_is_played_by_the_tasks_own(tokenizer: Any) -> None:
     found = {one.metadata["task"]: one for one in tasks("both")}
     (row,) = rows_of(play(tokenizer, settings("both"), call("add", x=4, y=4), "8", task=found["calculator"]))
@@ -117,6 +119,7 @@ def test_the_path_of_load_environment_is_enough(tokenizer: Any, task: Task) -> N
     assert rows_of(play(tokenizer, short, "5", task=task))[0].reward == 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("template", "rows"), [("fork", 2), ("keep_thinking", 1)])
 def test_thinking_is_not_shown_to_the_environment(tokenizer: Any, template: str, rows: int) -> None:
     thinks = copy.copy(tokenizer)
@@ -134,6 +137,7 @@ def test_thinking_is_not_shown_to_the_environment(tokenizer: Any, template: str,
 # --- ends and failures -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_limits_end_a_rollout_which_is_scored(tokenizer: Any) -> None:
     task = tasks("hints")[0]
     (row,) = rows_of(play(tokenizer, settings("hints", max_turns=2), "3", "4", task=task))
@@ -166,6 +170,7 @@ def test_a_function_of_the_rubric_that_raises_is_no_zero(
     assert row.unscored_reason.startswith(reason)
 
 
+@pytest.mark.slow
 def test_dead_infrastructure_is_played_again(tokenizer: Any) -> None:
     task = tasks("hints")[0]
     played = play(tokenizer, settings("hints", failure="infrastructure"), "3", "3", "5", task=task)

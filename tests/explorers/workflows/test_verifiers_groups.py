@@ -77,6 +77,7 @@ def test_a_rubric_that_scores_groups_its_own_way_does_so(tokenizer: Any) -> None
     assert [row.reward for row in group.experiences] == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_environments_of_a_group_are_compared_too(tokenizer: Any) -> None:
     house = House(tokenizer, "one_compares", ["5", "five"])
     [task] = [one for one in house.tasks if one.metadata["task"] == "compared" and one.answer == "5"]

@@ -213,6 +213,7 @@ def test_what_reset_and_reward_do_wrong_is_typed(tokenizer: Any) -> None:
     assert "reward raised ZeroDivisionError: no total" in (row.unscored_reason or "")
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_rollouts_that_are_cancelled_in_the_middle(tokenizer: Any) -> None:
     """In `reset`, in a call that waits, in a call that blocks, and while the model speaks."""
     workflow: Any = make_workflow({"use": f"{PLACE}:Desk"}, tokenizer, NONE)

@@ -1,5 +1,6 @@
 """rloo_advantage_mapper against the leave-one-out mean, and TRL's RLOO expression."""
 
+import pytest
 import torch
 from hypothesis import given
 
@@ -12,6 +13,7 @@ def leave_one_out(reward, known):
     return reward - sum(others) / len(others) if others else 0.0
 
 
+@pytest.mark.slow
 @given(rows=ROWS)
 def test_advantage_equals_leaving_one_out(operator, rows):
     check(operator("rloo_advantage_mapper"), rows, leave_one_out)

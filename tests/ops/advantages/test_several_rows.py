@@ -40,6 +40,7 @@ def table(rollouts: list[tuple[int, float]], *, split: bool) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAPPERS)
 @given(rollouts=ROLLOUTS)
 def test_every_row_gets_what_its_rollout_would_get_as_one_row(operator, name, rollouts):

@@ -35,6 +35,7 @@ def test_own_pattern_and_scale():
     assert reader.read(["[[1]] then [[3]]", "[[5]]"]) == [0.5, 1.0]
 
 
+@pytest.mark.slow
 def test_json_is_found_in_prose_and_the_last_object_counts():
     reader = ScoreReader(json_key="score", low=0, high=1)
     replies = [

@@ -65,6 +65,7 @@ def test_groups_of_very_different_scale_do_not_disturb_each_other(operator):
     assert together.keep[9:].tolist() == alone.keep.tolist()
 
 
+@pytest.mark.slow
 @given(rows=rows, order=st.randoms(use_true_random=False), seed=st.integers(-3, 3))
 @settings(max_examples=40)
 def test_random_draws_by_id_whatever_the_order_and_company(operator, rows, order, seed):

@@ -71,6 +71,7 @@ def test_bounds_that_keep_nothing_are_refused(operator):
         operator("dynamic_sampling_filter", min_accuracy=0.5, max_accuracy=0.5)
 
 
+@pytest.mark.slow
 def test_dropped_groups_are_refilled_and_slow_tasks_wait_their_turn(experiences):
     """Every second group is all right; each third is slow and comes home last, yet none is starved."""
     pipeline = OperatorPipeline([{"dynamic_sampling_filter": {}}, {"grpo_advantage_mapper": {}}], name="ops")

@@ -71,6 +71,7 @@ def test_all_rules_must_hold(operator):
     assert rewards(op, texts) == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_real_solutions_that_end_with_their_answer():
     table = stored(gsm8k_rollouts(500))
     pattern = r"\nA: [^\n]+\z"

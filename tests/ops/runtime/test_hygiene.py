@@ -87,11 +87,12 @@ for first in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_any_import_order_registers_every_operator():
     assert run_python(ORDERS, *FIRST).splitlines() == [f"{first} []" for first in FIRST]
 
 
+@pytest.mark.slow
 def test_modules_of_ours_import_only_what_data_juicer_has_when_it_loads_them():
     """It imports them in the middle of its own import: `data_juicer.core` would be half there."""
     allowed = ("data_juicer.ops.base_op", "data_juicer.format.formatter", "data_juicer.utils")

@@ -71,6 +71,7 @@ def by_data_juicer(operators, table):
     return dataset.with_format("arrow")[:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_our_runtime_equals_data_juicers_own(experiences, recipe):
     table = rows(experiences)
@@ -83,6 +84,7 @@ def test_our_runtime_equals_data_juicers_own(experiences, recipe):
         assert ours[name].type == theirs[name].type, name
 
 
+@pytest.mark.slow
 def test_recipes_above_do_drop_and_edit(experiences):
     table = rows(experiences)
     for recipe in ("ours", "filters", "single", "exact", "near", "selector", "mixed"):

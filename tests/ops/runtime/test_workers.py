@@ -54,6 +54,7 @@ def pids(out):
     return [json.loads(text).get("pid") for text in out["stats"].to_pylist()]
 
 
+@pytest.mark.heavy
 def test_rows_are_shared_out_and_come_back_in_order(told, experiences):
     table = experiences(["g"] * 7, [1.0] * 7)
     out = told.run(table)

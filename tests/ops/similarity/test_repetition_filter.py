@@ -42,6 +42,7 @@ def test_prompt_tokens_do_not_count(operator):
     assert operator("repetition_filter", n=1, column="token_ids").judge(table).keep.tolist() == [True]
 
 
+@pytest.mark.slow
 def test_real_solutions_stay_and_looping_ones_go():
     table = stored(gsm8k_rollouts(600))
     texts = table["completion_text"].to_pylist()

@@ -98,6 +98,7 @@ def near_copies(rollouts, share, seed=0):
     return copies
 
 
+@pytest.mark.slow
 def test_copies_among_real_solutions_are_found_and_the_others_are_not():
     originals = gsm8k_rollouts(400)
     copies = near_copies(originals, 0.3)
@@ -296,6 +297,7 @@ def test_later_rows_never_change_an_earlier_verdict(operator, buffer):
     assert reason.startswith("repeats row ")
 
 
+@pytest.mark.slow
 def test_a_restart_reads_only_what_was_not_kept_beside_the_buffer(
     operator, buffer, monkeypatch: pytest.MonkeyPatch
 ):

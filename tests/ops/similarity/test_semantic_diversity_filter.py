@@ -94,6 +94,7 @@ apart = st.lists(st.tuples(st.integers(0, 3), text), max_size=20, min_size=1, un
 """No text twice: of equal ones either may stay."""
 
 
+@pytest.mark.slow
 @given(rows=apart, count=st.integers(1, 4))
 @settings(deadline=None, max_examples=60)
 def test_the_farthest_apart_stay(operator, rows, count):
@@ -194,6 +195,7 @@ def test_earlier_rows_of_the_store_count_and_later_ones_do_not(operator, buffer,
     assert 0 < wanted.count(False) < count
 
 
+@pytest.mark.slow
 def test_vectors_are_shared_with_search_and_made_once(operator, buffer):
     rows = gsm8k_rollouts(20)
     buffer.append(rows)

@@ -117,6 +117,7 @@ def test_batches_do_not_matter_nor_does_restoring():
     assert restored.admit(made[half:], labels[half:])[0].tolist() == wanted[half:].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95])
 def test_pairs_at_the_threshold_are_compared(threshold):
     pairs, exact = pairs_of(threshold, 200, 2000)
@@ -130,6 +131,7 @@ def test_pairs_at_the_threshold_are_compared(threshold):
     assert len(index.candidates(right, labels + np.uint64(2))[0]) == 0
 
 
+@pytest.mark.slow
 def test_candidates_are_all_pairs_with_an_equal_band():
     rng = np.random.default_rng(3)
     made = sketches(hashed(families(rng, 150)))

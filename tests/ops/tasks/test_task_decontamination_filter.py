@@ -141,6 +141,7 @@ def test_ngrams_are_those_of_a_plain_loop(texts, n):
     assert len(by_hash) == len({gram for _, gram in wanted})
 
 
+@pytest.mark.slow
 def test_real_questions_hit_what_a_plain_loop_hits(operator):
     """GSM8K's own test questions, a fifth held out, with copies and embedded questions planted."""
     path = FOLDER / "test.jsonl"

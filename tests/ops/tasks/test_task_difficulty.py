@@ -158,6 +158,7 @@ def test_bad_arguments_are_recipe_errors(name, args):
         OperatorPipeline([{name: args}], name="task_ops", text_column="text")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tasks_are_judged_at_once(operator):
     rows = 100_000
     lists = pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32), pa.array(np.zeros(rows, np.int64)))

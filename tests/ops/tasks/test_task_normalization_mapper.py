@@ -99,6 +99,7 @@ def test_an_edited_text_is_the_content_of_a_single_message_only(operator):
         operator("task_normalization_mapper").process_table(edited)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60), st.sampled_from(["NFC", "NFKC"]))
 def test_twice_is_once(text, form):
     op = registry().modules["task_normalization_mapper"](form=form)
@@ -109,6 +110,7 @@ def test_twice_is_once(text, form):
     assert normalised(op, *once) == once
 
 
+@pytest.mark.slow
 def test_real_questions_keep_their_words(operator):
     path = FOLDER / "test.jsonl"
     tasks = jsonl_tasks(path, heldout=0)

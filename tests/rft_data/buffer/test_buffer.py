@@ -90,6 +90,7 @@ def test_append_quarantines_a_bad_row_and_stores_the_others(
     assert row["experience_id"] == make_experience(1).experience_id
 
 
+@pytest.mark.slow
 def test_reopened_buffer_knows_its_rows(tmp_path: Path) -> None:
     with Buffer(tmp_path / "b") as first:
         first.append([make_experience(0)])
@@ -113,6 +114,7 @@ def test_reader_sees_commits_made_after_it_opened(buffer: Buffer) -> None:
     assert len(reader) == 2
 
 
+@pytest.mark.slow
 def test_a_readers_threads_take_rows_committed_after_it_opened(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     reader = Buffer(buffer.root, read_only=True)
@@ -194,6 +196,7 @@ def lease_of(*seqs: int, digest: str | None = None) -> Lease:
     return Lease("trainer", 0, 0, 0, seqs, ("g",), digest or content_id(list(seqs)))
 
 
+@pytest.mark.slow
 def test_leased_joins_the_newest_annotation_of_the_pipeline(buffer: Buffer) -> None:
     buffer.append([make_experience(i) for i in range(3)])
     for table in (annotation(0, advantage=1.0), annotation(2, advantage=-1.0), annotation(2, advantage=-3.0)):
@@ -280,6 +283,7 @@ def test_stored_json_is_readable_by_anyone(buffer: Buffer) -> None:
     assert json.loads(row["messages"])[1] == {"role": "assistant", "content": "2"}
 
 
+@pytest.mark.slow
 def test_leased_tells_which_rows_are_masked(buffer: Buffer) -> None:
     buffer.append([make_experience(i) for i in range(4)])
     for seq, masked in enumerate([True, False, None, True]):

@@ -328,6 +328,7 @@ def test_a_late_release_does_not_take_a_newer_lease_away(buffer: Buffer) -> None
     assert ledger.find("trainer", 0) == new
 
 
+@pytest.mark.slow
 def test_a_read_only_buffer_refuses_to_write(buffer: Buffer) -> None:
     buffer.append([row(0)])
     with Buffer(buffer.root, read_only=True) as reader:

@@ -35,6 +35,7 @@ def test_feedback_names_the_row_it_is_about(buffer: Buffer) -> None:
     assert {r["experience_digest"] for r in rows} == set(buffer.read("experiences")["digest"].to_pylist())
 
 
+@pytest.mark.slow
 def test_feedback_on_nothing_or_without_a_number_is_refused(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     with pytest.raises(RowError, match="about experience 'nobody', which is not stored"):

@@ -30,6 +30,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Buffer:
     return buffer
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(naming=_NAMING, above=st.floats(0, 1, width=32))
 def test_rows_that_a_filter_names_are_those_that_a_scan_finds(

@@ -153,6 +153,7 @@ def test_append_that_is_not_urgent_waits_for_others(store: Held, rows: pa.Table,
     assert store.batches[1:] == [[4] if hurry == "close" else [4, second.brought]]
 
 
+@pytest.mark.slow
 def test_commit_that_fails_fails_its_appends_alone_and_nobody_waits_after_it(
     busy: Future, send: Send, store: Held
 ) -> None:

@@ -162,6 +162,7 @@ def test_verdicts_fold_newest_last_with_one_value_or_one_per_token() -> None:
     assert folded.advantages(np.array([0])).to_pylist() == [[-1.0]]
 
 
+@pytest.mark.slow
 def test_power_durability_holds_over_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[str] = set()
     real = os.fsync

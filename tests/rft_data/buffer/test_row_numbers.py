@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rft_data.buffer.row_numbers import ascending
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9), max_size=12))
 def test_numbers_grow_and_lead_back_to_those_asked(asked: list[int]) -> None:
     wanted, order = ascending(asked)

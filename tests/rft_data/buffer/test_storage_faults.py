@@ -300,7 +300,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "COMPACT_EVERY", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LIKE_ANOTHER])
 def test_a_failed_storage_call_is_told_and_a_retry_gives_what_an_undisturbed_run_gives(
     tmp_path: Path, name: str
@@ -380,6 +380,7 @@ def test_weights_given_up_are_whole_or_gone_at_every_moment(
     world.buffer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["experiences", "leases"])
 def test_a_table_whose_creation_was_killed_is_created_again(tmp_path: Path, name: str) -> None:
     Buffer(tmp_path / "b").close()

@@ -107,6 +107,7 @@ def test_upgrade_from_2_of_an_empty_buffer_is_told_from_a_foreign_folder(tmp_pat
         assert len(buffer) == 0
 
 
+@pytest.mark.slow
 def test_upgrade_from_2_begins_an_interrupted_copy_again(tmp_path: Path) -> None:
     version_2_buffer(tmp_path / "old")
     (tmp_path / "new.part" / "experiences.lance").mkdir(parents=True)

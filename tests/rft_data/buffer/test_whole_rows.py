@@ -84,6 +84,7 @@ def test_tasks_and_pairs_are_compared_with_their_ids(damaged: Buffer, tmp_path: 
         export(damaged, tmp_path / "x.jsonl", format="rft", table=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["head"], ["search", "altered", "--index"]])
 def test_the_commands_that_show_rows_name_it_too(damaged: Buffer, command: list[str]) -> None:
     words = ["buffer", command[0], str(damaged.root), *command[1:]]

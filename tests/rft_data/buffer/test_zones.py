@@ -40,6 +40,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Buffer:
     return buffer
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(where=_FILTERS)
 def test_a_filter_by_number_finds_what_a_scan_of_all_fragments_finds(stored: Buffer, where: Filter) -> None:
@@ -62,6 +63,7 @@ def _looked_at(buffer: Buffer, zones: Zones, where: Filter) -> list[int] | None:
     return None if kept is None else [fragment.fragment_id for fragment in kept]
 
 
+@pytest.mark.slow
 def test_only_fragments_that_may_hold_the_numbers_are_looked_at(tmp_path: Path) -> None:
     zones = Zones()
     with Buffer(tmp_path / "buffer") as buffer:

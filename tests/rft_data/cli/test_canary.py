@@ -68,6 +68,7 @@ def rft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     assert not [text for text in texts for form in FORMS if form in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mistake",
     [

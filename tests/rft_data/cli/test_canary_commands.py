@@ -129,10 +129,12 @@ def leaves(command: Any, name: str = "") -> Iterator[str]:
             yield from leaves(inside, f"{name} {part}")
 
 
+@pytest.mark.slow
 def test_every_command_is_tried() -> None:
     assert set(leaves(typer.main.get_command(app))) == set(COMMANDS)
 
 
+@pytest.mark.slow
 def test_a_run_tells_and_keeps_the_reference_in_place_of_the_secret(folder: Path) -> None:
     record = json.loads((folder / "run" / "run.pid").read_text())
     assert "${env:RFT_CANARY}" in record["why"]
@@ -140,6 +142,7 @@ def test_a_run_tells_and_keeps_the_reference_in_place_of_the_secret(folder: Path
     assert "${env:RFT_CANARY}" in rft(folder, "status", "RUN").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_shows_or_stores_a_secret(
     folder: Path, name: str, capfd: pytest.CaptureFixture[str]

@@ -68,6 +68,7 @@ def test_help_names_every_command() -> None:
     assert all(name in done.stdout for name in ("run", "resume", "recipe", "buffer", "data"))
 
 
+@pytest.mark.slow
 def test_every_command_gives_its_result_to_programs() -> None:
     def without(command: Any, name: str) -> Iterator[str]:
         for below, inside in getattr(command, "commands", {}).items():
@@ -80,6 +81,7 @@ def test_every_command_gives_its_result_to_programs() -> None:
     assert (found["code"], bool(found["causes"]), bool(found["actions"])) == ("disk-full", True, True)
 
 
+@pytest.mark.slow
 def test_validate_prints_the_result_on_stdout() -> None:
     done = rft("recipe", "validate", "recipes/quickstart.yaml")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -155,6 +157,7 @@ def make_model(folder: Path) -> None:
     (folder / "tokenizer.json").touch()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [

@@ -65,6 +65,7 @@ def test_dry_run_tells_the_difference_and_writes_nothing(house: Path) -> None:
         assert buffer.counts() == before
 
 
+@pytest.mark.slow
 def test_dry_run_of_some_groups_with_an_override(house: Path) -> None:
     told = rft(
         "dry-run", house / "strict.yaml", "stages.0.groups_per_step=1", "--where", "reward is null", "--json"
@@ -73,6 +74,7 @@ def test_dry_run_of_some_groups_with_an_override(house: Path) -> None:
     assert (value["groups"], value["first"]["rows"], value["first"]["kept"]) == (1, 2, 0)
 
 
+@pytest.mark.slow
 def test_dry_run_of_a_sink_is_refused_and_writes_nothing(house: Path) -> None:
     sink = f"experience_ops=[{{lancedb_write_mapper: {{uri: {house}/out}}}}]"
     assert "a dry run writes nothing" in rft("dry-run", house / "strict.yaml", sink, code=2)
@@ -135,6 +137,7 @@ def test_rescore_then_readmit_by_the_new_version(house: Path) -> None:
     assert (readmitted["rejected"], readmitted["admitted"], readmitted["book"]) == (2, 2, "other-readmitted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -157,6 +160,7 @@ def test_feedback_that_goes_back_to_an_earlier_value_is_new(house: Path) -> None
         assert buffer.counts()["feedback"] == 3
 
 
+@pytest.mark.slow
 def test_what_an_error_quotes_does_not_act_on_the_terminal(house: Path) -> None:
     file = house / "said.jsonl"
     file.write_text(json.dumps({"evil\x1b[31m\x9b2J\ud800": 1}) + "\n")
@@ -167,6 +171,7 @@ def test_what_an_error_quotes_does_not_act_on_the_terminal(house: Path) -> None:
     assert "--author is 'me\\udc80', which is not Unicode" in rft(*call, code=1)
 
 
+@pytest.mark.slow
 def test_feedback_of_a_file(house: Path) -> None:
     with Buffer(house / "buffer", read_only=True) as buffer:
         ids = buffer.read("experiences", ["experience_id"]).column(0).to_pylist()

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from tests.rft_data.cli.test_cli import rft
 
 
+@pytest.mark.slow
 def test_operators_are_listed_and_shown() -> None:
     listed = rft("ops", "list").stdout
     assert listed.startswith("ours:\n  reward_range_filter")

@@ -27,6 +27,7 @@ for command in ("info", "head", "query", "search", "lineage", "tag", "branch"):
 HUB = f"hub://10.0.0.5:4400/{'0' * 64}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -102,6 +103,7 @@ def test_info_names_a_living_owner(tmp_path: Path):
         assert "process" in rft("info", str(tmp_path / "b"))
 
 
+@pytest.mark.slow
 def test_head_filters_and_chooses_columns(uri):
     rows = as_json("head", uri, "-n", "2", "--where", "source = 'rollout'", "--columns", "seq, reward")
     assert [row["seq"] for row in rows] == [6, 7]
@@ -143,6 +145,7 @@ def test_tag_then_read_as_of_it(uri):
     assert "names other rows" in rft("tag", uri, "good", code=1)
 
 
+@pytest.mark.slow
 def test_branch_copies_a_tag(uri, tmp_path: Path):
     done = as_json("branch", uri, str(tmp_path / "copy"), "--where", "seq < 4")
     assert (done["experiences"], done["new"]["experiences"]) == (4, 4)

@@ -12,6 +12,7 @@ from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.run.test_online import write_recipe
 
 
+@pytest.mark.slow
 def test_recipes_are_listed_shown_and_compared_by_name() -> None:
     listed = json.loads(rft("recipe", "list", "--json").stdout)
     assert {"quickstart", "calculator", "gsm8k_data"} <= {one["name"] for one in listed}
@@ -38,6 +39,7 @@ def test_recipes_are_listed_shown_and_compared_by_name() -> None:
     assert re.search(r"^experience_ops \(order\): \[.*\] -> .*, command line$", changed.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
     assert "valid (online recipe 'quickstart')" in rft("recipe", "validate", "quickstart").stdout
     assert "valid (online recipe 'quickstart')" in rft("recipe", "validate", "quickstart.yaml").stdout
@@ -50,6 +52,7 @@ def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
     )
 
 
+@pytest.mark.slow
 def test_stored_rollouts_are_scored_by_a_shipped_recipe_of_that_name(tmp_path: Path) -> None:
     wrong = rft("data", "rescore", "sums_rescore", "--buffer", str(tmp_path / "none"))
     assert "there is no buffer at" in wrong.stderr
@@ -68,6 +71,7 @@ def test_a_file_of_a_shipped_name_comes_first(tmp_path: Path, monkeypatch: pytes
     assert "quickstart holds" in done.stderr
 
 
+@pytest.mark.slow
 def test_copy_says_what_it_wrote_and_the_schema_is_json(tmp_path: Path) -> None:
     done = rft("recipe", "copy", "gsm8k_data", str(tmp_path / "mine"))
     written = [Path(line) for line in done.stdout.splitlines()]
@@ -82,6 +86,7 @@ def test_copy_says_what_it_wrote_and_the_schema_is_json(tmp_path: Path) -> None:
     assert json.loads(new.stdout) == {"written": [str(made)]}
 
 
+@pytest.mark.slow
 def test_version_quiet_and_verbose() -> None:
     from rft_data.core.version import __version__
 
@@ -106,6 +111,7 @@ def test_a_retry_of_the_hub_is_said_once() -> None:
     assert [record.name for record in seen.buffer] == ["another.library"], "the hub's has its own handler"
 
 
+@pytest.mark.slow
 def test_validate_gives_programs_every_mistake_with_its_place(tmp_path: Path) -> None:
     good = json.loads(rft("recipe", "validate", "quickstart", "--json").stdout)
     assert good == {"valid": True, "mistakes": [], "mode": "online", "name": "quickstart"}
@@ -125,6 +131,7 @@ def test_validate_gives_programs_every_mistake_with_its_place(tmp_path: Path) ->
     assert (parent["key"], parent["line"]) == ("extends", 1)
 
 
+@pytest.mark.slow
 def test_explain_gives_programs_every_value_with_its_origin() -> None:
     found = json.loads(rft("recipe", "explain", "quickstart", "seed=9", "--json").stdout)
     assert {"key": "seed", "value": 9, "origin": "command line"} in found["values"]
@@ -132,6 +139,7 @@ def test_explain_gives_programs_every_value_with_its_origin() -> None:
     assert all(one["words"] for one in found["outlook"])
 
 
+@pytest.mark.slow
 def test_what_deep_finds_is_at_its_key(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     last = "  - grpo_advantage_mapper: {scale: nothing}"

@@ -39,7 +39,7 @@ def test_keys_of_the_recipe_that_was_named() -> None:
     assert list(recipe_keys(Words(), "s")) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_shell_gets_names_and_no_color_is_heard() -> None:
     script = str(Path(sys.executable).with_name("rft"))
     asked = {"_RFT_COMPLETE": "complete_bash", "COMP_WORDS": "rft run quicks", "COMP_CWORD": "2"}

@@ -16,6 +16,7 @@ from tests.rft_data.conftest import make_experience
 NAMED = ["token", "feedback", "--name", "grader-1"]
 
 
+@pytest.mark.slow
 def test_feedback_is_sent_with_a_token_for_feedback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = make_experience(0)
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer, token="a-secret") as hub:  # noqa: S106

@@ -29,7 +29,7 @@ def test_a_package_that_is_imported_already_stays() -> None:
         assert sys.modules["json"] is json
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_no_role_loads_what_only_assisted_generation_needs() -> None:
     pytest.importorskip("sklearn")
     program = (

@@ -14,6 +14,7 @@ def test_an_arm_is_the_same_in_every_process_and_after_every_restart() -> None:
     assert drawn == "nnnnnnnnonnnnnooonnnnnnn"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32), st.floats(0.001, 0.999), st.text(max_size=4))
 def test_shares_come_out(seed: int, share: float, prefix: str) -> None:
@@ -22,6 +23,7 @@ def test_shares_come_out(seed: int, share: float, prefix: str) -> None:
     assert abs(drawn.count(Arm.OLD) / len(drawn) - share) < 7 * error + 1 / len(drawn)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(), st.text(), st.floats(0.001, 0.999), st.floats(0.001, 0.999))
 def test_a_larger_share_only_adds_to_the_old_arm(seed: int, name: str, one: float, other: float) -> None:

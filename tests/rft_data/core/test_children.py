@@ -62,6 +62,7 @@ def test_a_late_child_is_told_from_one_that_hung_up(start: Start) -> None:
     child.kill()  # nothing is there any more
 
 
+@pytest.mark.slow
 def test_what_a_child_writes_comes_line_by_line_and_its_exit_status_too(
     start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_what_a_child_started_ends_with_it_whatever_its_session(
     assert gone(started)
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_what_a_child_started(start: Start) -> None:
     child = start("start")
     started = int(child.line(60.0))
@@ -139,6 +141,7 @@ def test_a_child_of_a_child_takes_what_it_started_along(start: Start) -> None:
     assert gone(detached)
 
 
+@pytest.mark.slow
 def test_memory_beyond_the_limit_is_refused(start: Start) -> None:
     lines: list[str] = []
     assert start("leak", on_line=lines.append).end(60.0) == 1

@@ -359,6 +359,7 @@ def test_deep_and_large_filters_are_refused():
         parse_filter({"id": list(range(200_000))}, SCHEMA)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
@@ -383,6 +384,7 @@ def test_any_plain_value_is_a_filter_or_a_recipe_error(value):
     to_sql(made, SCHEMA)
 
 
+@pytest.mark.slow
 @given(
     st.text(max_size=40)
     | st.lists(

@@ -52,6 +52,7 @@ def at(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
     monkeypatch.setenv("AWS_ENDPOINT", f"http://{machine}")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_not_there_is_one_error_of_what_where_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_store_that_is_not_there_is_one_error_of_what_where_and_what_to_do(
         Objects("s3://bucket/buf", {"client_max_retries": "0"}).has("a")
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_name_is_that(monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, "key:secret@no-such-host.invalid:9")
     done = CliRunner().invoke(app, ["buffer", "info", "s3://bucket/buf"])

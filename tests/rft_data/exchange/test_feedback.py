@@ -215,6 +215,7 @@ def test_a_correction_back_to_an_earlier_value_counts_and_a_repeated_import_does
     assert buffer.add_feedback(read_feedback(lines(tmp_path / "g.jsonl", *undated), "me")) == 0
 
 
+@pytest.mark.slow
 def test_undated_feedback_is_stored_once_also_after_it_went_to_another_buffer_and_back(
     tmp_path: Path,
 ) -> None:

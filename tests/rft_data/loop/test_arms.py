@@ -109,6 +109,7 @@ def test_groups_go_to_explorers_of_the_arm_although_both_serve_the_same(versions
     assert [member.load for member in pair.fleet.members] == [2, 1]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.floats(0.01, 0.99), st.integers(2, 40))
 def test_an_arm_is_given_its_share_of_the_groups(share: float, room: int) -> None:

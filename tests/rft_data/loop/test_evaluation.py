@@ -181,6 +181,7 @@ def test_an_evaluation_that_kills_its_explorer_again_and_again_ends_the_run(
     assert role.incarnation == 2
 
 
+@pytest.mark.slow
 def test_only_deaths_with_no_answer_between_them_count(buffer: Buffer, tmp_path: Path) -> None:
     role = Explorer("explorer-0", buffer, *[die, lambda _: None] * 4)
     fleet = fleet_of(buffer, tmp_path, role, max_restarts=1)

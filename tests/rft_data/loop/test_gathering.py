@@ -63,6 +63,7 @@ def stored(house: WholeRun) -> int:
     return house.buffer.counts()["groups"]
 
 
+@pytest.mark.slow
 def test_groups_that_arrive_one_by_one_are_closed_together(make: Make) -> None:
     house, held = make(4)
     exploring = house.loop.exploring
@@ -105,6 +106,7 @@ def test_a_trainer_waits_only_for_groups_that_are_not_closed(make: Make) -> None
     assert loop.missing() == 0  # it takes the two that are ready first
 
 
+@pytest.mark.slow
 def test_groups_that_waited_when_the_run_was_killed_are_closed_by_the_next_start(make: Make) -> None:
     house, held = make(4)
     held.arrive(3)

@@ -58,6 +58,7 @@ def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: di
     house.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True])
 def test_engines_and_the_trainer_on_their_gpus_sleep_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
@@ -201,6 +202,7 @@ def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.L
     house.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "kind", "exit_code", "message"),
     [

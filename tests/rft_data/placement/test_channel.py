@@ -3,6 +3,7 @@
 import socket
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from rft_data.placement.channel import Line, Messages, message
 SENT = st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=40)), max_size=6)
 
 
+@pytest.mark.slow
 @given(SENT, st.lists(st.integers(1, 30), min_size=1, max_size=30))
 def test_messages_arrive_as_sent_however_they_are_cut(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
     travelling = b"".join(message(number, content) for number, content in sent)

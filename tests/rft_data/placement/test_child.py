@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pydantic_core import from_json
 
 from rft_data.placement.calls import RoleSetup, encode_call
@@ -37,6 +38,7 @@ def test_a_child_ends_when_its_line_does_though_its_role_is_busy(tmp_path: Path)
     assert not (tmp_path / "closed").exists(), "it was not asked to close"
 
 
+@pytest.mark.slow
 def test_a_child_of_another_parent_ends_at_once() -> None:
     started, ours = child(parent=1 if os.getpid() != 1 else 2)
     with ours:

@@ -55,6 +55,7 @@ def started(placement: RayPlacement) -> Role:
     return placement.start(spec("toy-0"))
 
 
+@pytest.mark.heavy
 def test_an_actor_has_its_name_its_share_and_its_environment(
     toy: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_row_leased_again_for_the_same_step_has_both_uses(story):
     assert [use.state for use in lineage(buffer, 2).uses] == ["released", "trained"]
 
 
+@pytest.mark.slow
 def test_trained_on_gives_the_rows_of_a_step_in_order(story):
     buffer, rows, _ = story
     found = trained_on(buffer, "run", 0, "trainer")
@@ -138,6 +139,7 @@ def test_trained_on_gives_the_rows_of_a_step_in_order(story):
         trained_on(buffer, "run", 1)
 
 
+@pytest.mark.slow
 def test_lineage_of_an_unknown_row_is_refused(story):
     buffer, _, _ = story
     with pytest.raises(RecipeError, match="no experience with id 'nope'"):

@@ -151,6 +151,7 @@ def test_similar_to_a_row_leaves_it_out_and_needs_no_model(buffer):
     assert 4 not in found(hits)
 
 
+@pytest.mark.slow
 def test_embed_does_only_what_is_new(buffer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vectors, "BATCH_ROWS", 4)
     calls: list[int] = []
@@ -218,6 +219,7 @@ def test_embed_refuses(buffer):
             embed(reader, toy, name="toy")
 
 
+@pytest.mark.slow
 def test_many_rows_get_an_index_and_still_find_the_newest(buffer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vectors, "INDEX_FROM", 300)
     for n in range(0, 320, 80):

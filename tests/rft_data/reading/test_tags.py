@@ -144,7 +144,7 @@ def source(tmp_path: Path, request: pytest.FixtureRequest):
 SOME = View(10, Compare("reward", "ge", 0.5))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("source", ["folder", "store"], indirect=True)
 def test_branch_copies_rows_and_what_is_said_about_them(source):
     buffer, data = source
@@ -198,6 +198,7 @@ def test_branch_again_adds_only_what_is_missing(source, tmp_path: Path):
         ]
 
 
+@pytest.mark.slow
 def test_branch_of_nothing_is_an_empty_buffer(source, tmp_path: Path):
     buffer, _ = source
     done = branch(buffer, tmp_path / "target", View(None, In("source", ())))
@@ -205,6 +206,7 @@ def test_branch_of_nothing_is_an_empty_buffer(source, tmp_path: Path):
     assert len(Buffer(tmp_path / "target", read_only=True)) == 0
 
 
+@pytest.mark.slow
 def test_branch_refuses_itself_and_other_content(source, tmp_path: Path):
     buffer, data = source
     with pytest.raises(RecipeError, match="cannot be the buffer itself"):

@@ -106,6 +106,7 @@ def test_columns_that_are_not_there_are_named_before_the_run(tmp_path: Path) -> 
         import_into(buffer, odd)
 
 
+@pytest.mark.heavy
 def test_the_command_takes_them_as_options(tmp_path: Path) -> None:
     odd = tmp_path / "odd.csv"
     odd.write_text("Frage,Antwort\n1+1?,2\n,4\n")

@@ -39,6 +39,7 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", list(Goal))
 def test_every_goal_gives_a_valid_commented_recipe(
     goal: Goal, data: Path, model: str, tmp_path: Path
@@ -55,6 +56,7 @@ def test_every_goal_gives_a_valid_commented_recipe(
     assert (tmp_path / "recipe.schema.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", [Goal.GRPO, Goal.EVAL])
 @pytest.mark.parametrize(
     ("config", "lengths"),
@@ -73,6 +75,7 @@ def test_the_lengths_fit_into_the_model(
     assert f"{explorer.engine.max_model_len} {explorer.max_tokens}" == lengths
 
 
+@pytest.mark.slow
 def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path: Path) -> None:
     write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), tmp_path / "a.yaml")
     text = (tmp_path / "a.yaml").read_text()
@@ -95,6 +98,7 @@ def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path:
 SENTENCE = "It was built for a world's fair and stayed because it carried radio."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "reward"),
     [
@@ -136,6 +140,7 @@ def test_a_column_without_answers_is_refused(data: Path, tmp_path: Path) -> None
         write_recipe(Wanted(Goal.GRPO, str(data), "tiny", "ask", "known"), tmp_path / "a.yaml")
 
 
+@pytest.mark.slow
 def test_a_table_of_any_kind_will_do(tmp_path: Path) -> None:
     rows = [{"problem": "1+1?", "solution": r"It is \boxed{2}."}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
@@ -151,6 +156,7 @@ def test_a_table_of_any_kind_will_do(tmp_path: Path) -> None:
         assert [task.answer for task in taskset_tasks(section)] == [{"a": "2", "b": "B"}[name]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "reward", "said"),
     [
@@ -196,6 +202,7 @@ def test_families_are_recognised_as_the_check_of_data_does(
     assert len(list(taskset_tasks(section))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("goal", "row", "columns", "entry"),
     [
@@ -279,6 +286,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(data: Path, tmp_pa
     assert not path.parent.exists()
 
 
+@pytest.mark.slow
 def test_command_says_which_flag_is_missing(data: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "a.yaml")
     missing = rft("recipe", "new", path)

@@ -65,6 +65,7 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "imported"
 
 
+@pytest.mark.slow
 def test_no_code_of_the_users_is_imported(tmp_path: Path, name: str, marker: Path) -> None:
     path = str(write_recipe(tmp_path))
     done = rft("recipe", "validate", path, *(one.format(name=name) for one in EVERYWHERE))

@@ -33,6 +33,7 @@ def test_the_test_of_a_new_project_passes_as_written(tmp_path: Path) -> None:
     assert "7 passed" in passed.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2026", "true", "1e5"])
 def test_a_folder_may_be_called_as_a_number(tmp_path: Path, name: str) -> None:
     write_project(tmp_path / name)
@@ -43,6 +44,7 @@ def test_a_folder_may_be_called_as_a_number(tmp_path: Path, name: str) -> None:
     assert check_recipe(tmp_path / f"{name}.yaml").name == name
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text("mine")
     with pytest.raises(RecipeError, match=r"reward\.py is there already"):
@@ -52,6 +54,7 @@ def test_a_file_of_ones_own_is_left_alone(tmp_path: Path) -> None:
     assert write_project(tmp_path) == write_project(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_schema_of_an_older_version_is_replaced_and_not_a_file_of_ones_own(tmp_path: Path) -> None:
     write_project(tmp_path)
     schema = tmp_path / "recipe.schema.json"

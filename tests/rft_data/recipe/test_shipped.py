@@ -83,6 +83,7 @@ def test_headers_name_recipes_and_files_that_there_are() -> None:
             assert (ROOT / name).is_file(), f"{one.name}: {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
 def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRecipe, tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRe
     assert [key for key in own if ".py:" not in key and "recipes." not in key] == []  # but operators' names
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment", "what_a_user_has")
 def test_every_recipe_says_what_it_would_come_to() -> None:
     for one in SHIPPED:
@@ -118,6 +120,7 @@ def test_copy_brings_the_program_that_a_header_says_to_start(tmp_path: Path) -> 
     assert "python rater.py" in (tmp_path / "sums_feedback.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_copy_overwrites_nothing_and_then_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "arithmetic.py").write_text("mine")
     with pytest.raises(RecipeError, match=r"arithmetic\.py is there already, with another content"):

@@ -187,6 +187,7 @@ def test_a_failure_is_recorded_and_its_traceback_is_in_the_log(
     assert why in text
 
 
+@pytest.mark.slow
 def test_a_killed_run_shows_as_died(tmp_path: Path) -> None:
     with conductor(tmp_path) as process:
         process.kill()

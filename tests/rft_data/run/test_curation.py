@@ -143,7 +143,7 @@ def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
         run(tmp_path, tmp_path / "nowhere", "rollouts=[]")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @needs_full
 def test_math_reward_agrees_with_the_labels_of_real_solutions(tmp_path: Path) -> None:
     report = run(tmp_path, FOLDER)

@@ -99,6 +99,7 @@ def test_a_recipe_is_checked_with_its_model_its_lengths_and_its_held_out_tasks(r
         assert part in said
 
 
+@pytest.mark.slow
 def test_a_source_for_a_recipe_is_checked_against_its_rewards_and_held_out_tasks(
     recipe: Path, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_source_for_a_recipe_is_checked_against_its_rewards_and_held_out_tasks
     assert ["3 of 3 prompts have more than 1 tokens" in one for one in found["problems"]] == [True]
 
 
+@pytest.mark.slow
 def test_tasks_that_the_run_will_import_are_looked_at_too(recipe: Path) -> None:
     exam = ["tasks.1={name: exam, source: {use: stored}, heldout: 1}"]
     missing = checked(str(recipe), *exam, code=1)["tasksets"][1]["problems"]
@@ -125,6 +127,7 @@ def test_tasks_that_the_run_will_import_are_looked_at_too(recipe: Path) -> None:
     assert not (recipe.parent / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_generator_and_the_tasks_of_a_buffer_are_sources_too(recipe: Path, tmp_path: Path) -> None:
     [made] = checked("reasoning_gym:chain_sum")["tasksets"]
     assert (made["rows"], made["answers"], len(made["examples"])) == (made["tasks"], made["tasks"], 3)
@@ -167,6 +170,7 @@ reward: [{{use: exact_answer}}]
 """
 
 
+@pytest.mark.slow
 def test_rollouts_that_a_data_run_will_score_are_looked_at(tmp_path: Path) -> None:
     write(tmp_path / "asked.jsonl", *ROWS[:3])
     said = [{"question": row["question"], "out": {"big": "#### 2", "right": True}} for row in ROWS[1:4]]
@@ -202,6 +206,7 @@ stages:
 """
 
 
+@pytest.mark.slow
 def test_answers_and_pairs_that_stages_will_train_on_are_shown_as_they_see_them(
     recipe: Path, tmp_path: Path
 ) -> None:
@@ -250,6 +255,7 @@ def test_answers_and_pairs_that_stages_will_train_on_are_shown_as_they_see_them(
     assert "no row can be stored" in broken["tasksets"][0]["problems"][0]
 
 
+@pytest.mark.slow
 def test_tool_calls_that_the_template_does_not_render_are_warned_of(recipe: Path, tmp_path: Path) -> None:
     offline, model = tmp_path / "offline.yaml", tmp_path / "bare"
     offline.write_text(OFFLINE.format(root=tmp_path, model=model))
@@ -263,6 +269,7 @@ def test_tool_calls_that_the_template_does_not_render_are_warned_of(recipe: Path
         assert any(lost in one for one in found["warnings"]) is expected
 
 
+@pytest.mark.slow
 def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *ROWS)
     done = rft("data", "check", path, "--prompt", "{question} Level {level}.", "--answer", "answer")
@@ -282,6 +289,7 @@ def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None
         assert part in done.stdout, part
 
 
+@pytest.mark.slow
 def test_a_file_of_another_kind_and_a_cell_without_text_are_named(tmp_path: Path) -> None:
     packed, parted = tmp_path / "packed.jsonl", tmp_path / "parted.csv"
     pq.write_table(pa.table({"question": ["1+1?"], "answer": ["2"]}), packed)
@@ -302,6 +310,7 @@ def test_a_file_of_another_kind_and_a_cell_without_text_are_named(tmp_path: Path
         assert "Columns that could be the prompt" not in problem
 
 
+@pytest.mark.slow
 def test_what_cannot_feed_a_run_says_what_to_write(tmp_path: Path) -> None:
     odd = write(tmp_path / "odd.jsonl", {"frage": "1+1?", "antwort": "2", "n": 3})
     [problem] = checked(odd, code=1)["tasksets"][0]["problems"]
@@ -315,6 +324,7 @@ def test_what_cannot_feed_a_run_says_what_to_write(tmp_path: Path) -> None:
     assert (done.exit_code, "'seed=1' changes a recipe; name it with --recipe" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_rewards_by_unit_tests_and_names_in_rows_are_looked_at(recipe: Path, tmp_path: Path) -> None:
     row = {"prompt": "f", "test_list": ["assert f()"], "kind": "exact_answer"}
     rows = write(tmp_path / "code.jsonl", row, {**row, "test_list": [3]})
@@ -360,6 +370,7 @@ def warnings(*arguments: str) -> list[str]:
     return [one for one in found["warnings"] if "metadata and not shown" in one or "image" in one]
 
 
+@pytest.mark.slow
 def test_columns_that_nothing_shows_to_the_model_are_warned_of(recipe: Path, tmp_path: Path) -> None:
     rows = [{"prompt": f"Is it {n}?", "answer": "1", "images": ["x.png"], "tools": CALL} for n in range(3)]
     path = write(tmp_path / "rows.jsonl", *rows)
@@ -375,6 +386,7 @@ def test_columns_that_nothing_shows_to_the_model_are_warned_of(recipe: Path, tmp
     assert warnings(write(tmp_path / "plain.jsonl", {"prompt": "q", "answer": "1", "images": []})) == []
 
 
+@pytest.mark.slow
 def test_tools_of_a_task_are_part_of_what_is_shown_and_measured(recipe: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", {"prompt": "Is it?", "answer": "1", "tools": CALL})
     section = f"{{name: a, source: {{use: file, path: {path}}}"
@@ -397,6 +409,7 @@ def test_images_that_the_model_does_not_take_are_one_problem(recipe: Path, tmp_p
     assert problem.endswith("give a vision-language model, or tasks without images.")
 
 
+@pytest.mark.slow
 def test_an_image_in_a_prompt_is_shown_and_one_that_is_a_link_is_told(tmp_path: Path) -> None:
     asked = [{"role": "user", "content": [{"type": "text", "text": "What is "}, LINKED]}]
     path = write(tmp_path / "rows.jsonl", {"prompt": asked, "answer": "1"})

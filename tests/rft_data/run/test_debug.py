@@ -61,6 +61,7 @@ def rft_more(stdin: str, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["debug", *arguments, "--more", "--json"], input=stdin)
 
 
+@pytest.mark.slow
 def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
     done = rft("debug", "reward", recipe, "--completion", "#### 3", "--task", "2")
     assert (
@@ -87,6 +88,7 @@ def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_reward_whose_file_changes_is_read_again_and_else_kept(recipe: str, tmp_path: Path) -> None:
     file, edited = tmp_path / "mine.py", 1_700_000_000
     file.write_text("import os\n\ndef own(task, completion):\n    return float(os.getpid())\n")
@@ -106,6 +108,7 @@ def test_a_reward_whose_file_changes_is_read_again_and_else_kept(recipe: str, tm
         assert rewards.score(task, "y")["reward"] == 0.75
 
 
+@pytest.mark.slow
 def test_a_task_is_shown_with_its_tools_and_not_with_images_that_nothing_takes(
     recipe: str, tmp_path: Path
 ) -> None:

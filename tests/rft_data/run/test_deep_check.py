@@ -132,6 +132,7 @@ explorer:
 """
 
 
+@pytest.mark.slow
 def test_own_code_that_an_explorer_would_refuse_is_named_before(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     found = deep_problems(
@@ -154,6 +155,7 @@ def test_own_code_that_an_explorer_would_refuse_is_named_before(tmp_path: Path) 
     )
 
 
+@pytest.mark.slow
 def test_own_code_that_measures_several_models_is_made_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "measured.yaml").write_text(EVAL.format(root=tmp_path))
@@ -237,6 +239,7 @@ def test_a_source_without_tasks_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_tools_that_tasks_offer_count_in_the_length_of_prompts(tmp_path: Path) -> None:
     overrides = [with_model(tmp_path, QWEN25), "explorer.engine.max_model_len=64"]
     tool = {"type": "function", "function": {"name": "look_up", "description": "d", "parameters": {}}}
@@ -287,6 +290,7 @@ def test_a_hub_that_is_silent_is_waited_for_once(tmp_path: Path, monkeypatch: py
         assert said == [], "it needs nothing of the hub"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 404, 407])
 def test_a_hub_that_refuses_is_not_asked_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
@@ -363,6 +367,7 @@ X = 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -400,6 +405,7 @@ def test_a_mistake_in_a_list_of_operators_is_at_its_entry(tmp_path: Path) -> Non
     assert found.message.startswith("reward_variance_filter.nope: unknown argument; ")
 
 
+@pytest.mark.slow
 def test_an_operator_that_shapes_what_is_measured_is_built_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN.replace("int(least)", "least"))
     operators = "  - reward_range_filter: {}\n  - overlong_penalty_mapper: {max_tokens: -4}\n"

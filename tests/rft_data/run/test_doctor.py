@@ -42,6 +42,7 @@ def install(folder: Path, name: str, version: str, *needs: str, extras: tuple[st
     (place / "METADATA").write_text(said.as_string())
 
 
+@pytest.mark.slow
 def test_versions_outside_the_tested_ranges_are_bad_with_the_mend(environment: Path) -> None:
     install(
         environment, "rft-data", "9.0", "alpha-x>=2,<3", "beta-x>=1", "gamma-x>=1; extra == 'ops'",
@@ -106,6 +107,7 @@ def test_a_folder_that_cannot_be_written_is_bad(tmp_path: Path) -> None:
     assert disk_finding(tmp_path / "nowhere").health is Health.BAD
 
 
+@pytest.mark.slow
 def test_command_ends_with_3_where_a_run_would_fail(tmp_path: Path, environment: Path) -> None:
     with chdir(tmp_path):
         good = CliRunner().invoke(app, ["doctor", "--json"])

@@ -157,6 +157,7 @@ def publish(run: Run, step: int) -> None:
     run.versions.publish(step, lambda folder: (folder / "weights").write_text(str(step)))
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_kept_and_named(run: Run) -> None:
     for step, mark in ((2, 0.5), (4, 1.0), (6, 0.75), (8, 1.0)):
         publish(run, step)

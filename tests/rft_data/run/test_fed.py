@@ -75,11 +75,13 @@ def test_imports_that_no_stage_can_train_on_are_named(
     assert [said in one for one in found] == ([True] if said else [])
 
 
+@pytest.mark.slow
 def test_held_out_pairs_are_needed_too(tmp_path: Path) -> None:
     given = recipe(tmp_path, "[{algorithm: sft, data: {}}]", SOLVED, "heldout={fraction: 0.5}")
     assert "heldout: 'heldout' measures" in check_recipe_data(given).problems[-1]
 
 
+@pytest.mark.slow
 def test_a_source_is_for_any_of_the_stages(tmp_path: Path) -> None:
     given = recipe(tmp_path, "[{algorithm: sft, data: {}}, {algorithm: dpo}]", PAIRS)
     source = str((tmp_path / "rows.jsonl").rename(tmp_path / "other.jsonl"))
@@ -145,6 +147,7 @@ def test_stored_groups_that_are_not_there_are_named_before_they_are_trained_on(t
     assert "has no group of a run 'looking'; give the name of the recipe that explored" in lack.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "experts", "lacks"),
     [

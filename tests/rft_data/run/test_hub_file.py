@@ -51,6 +51,7 @@ def rft(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.slow
 def test_the_token_in_a_runs_folder_gives_feedback_and_a_look_and_is_gone_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_recipe_that_waits_joins_feedback_and_is_not_synchronous(tmp_path: Pat
     assert load_recipe(path, LATE).feedback_join == {}
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_needs_a_token_for_those_who_give_feedback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_run_that_waits_needs_a_token_for_those_who_give_feedback(
         roles.open(opened)
 
 
+@pytest.mark.slow
 def test_the_wait_and_the_join_are_the_recipes(tmp_path: Path) -> None:
     path = late_recipe(tmp_path)
     path.write_text(

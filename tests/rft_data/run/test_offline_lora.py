@@ -71,6 +71,7 @@ def test_recipe_without_lora_is_saved_as_it_always_was(tmp_path: Path) -> None:
     assert ["lora" in stage for stage in recipe.saved()["stages"]] == [False, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -86,7 +87,7 @@ def test_bad_lora_is_said_before_anything_is_recorded(tmp_path: Path, override: 
     assert not (tmp_path / "run" / "recipe.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_run_that_is_killed_amid_a_stage_ends_with_the_same_weights(tmp_path: Path) -> None:
     text = RECIPE[: RECIPE.index("  - algorithm: reward_model")].replace("max_steps: 12", "max_steps: 4")
     lora = [*lora_on(0, 1), "stages.0.trl.max_steps=2"]

@@ -166,7 +166,7 @@ def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(
     assert run_recipe(load_recipe(write(stored))) == summary  # it is complete
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_stage_in_a_process_of_its_own_learns_the_same(stored: Path) -> None:
     only = RECIPE[: RECIPE.index("heldout:")] + "stages:\n" + RECIPE[RECIPE.index("  - algorithm: dpo") :]
     only = only[: only.index("  - algorithm: reward_model")].replace("max_steps: 12", "max_steps: 3")
@@ -379,7 +379,7 @@ def solutions() -> list[Experience]:
 
 
 @needs_full
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_right_gsm8k_solutions_come_to_be_preferred_on_problems_nobody_trained_on(tmp_path: Path) -> None:
     rows = solutions()
@@ -475,6 +475,7 @@ def test_files_that_a_recipe_imports_are_what_its_stages_train_on(
         assert buffer.counts()["preferences"] == 6
 
 
+@pytest.mark.slow
 def test_imports_take_the_sources_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"{n}?", "completion": str(n), "level": n} for n in range(9)]

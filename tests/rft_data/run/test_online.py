@@ -135,7 +135,7 @@ def check_books(root: Path, steps: int) -> None:
             assert advantage == pytest.approx(wanted, abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("engine", "placement"),
     [("vllm", "inline"), pytest.param("transformers", "local", marks=pytest.mark.heavy)],
@@ -268,6 +268,7 @@ def test_run_that_is_killed_and_then_interrupted_finishes_with_its_books_right(
     assert again.stdout.splitlines()[0] == resumed.stdout.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_run_of_another_recipe_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     first = Run(load_recipe(write_recipe(tmp_path)))
     first.begin()
@@ -313,6 +314,7 @@ def test_secrets_from_the_environment_are_stored_as_references(
     assert load_run(tmp_path / "run").evaluation.limit == 16
 
 
+@pytest.mark.slow
 def test_a_recipe_that_fails_its_checks_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="learning_rat"):
         run_recipe(load_recipe(write_recipe(tmp_path), ["stages.1.trl.learning_rat=1"]))

@@ -142,6 +142,7 @@ def test_the_arithmetic_of_several_processes() -> None:
     assert "at most 1,536 tokens at a time in a process, gradients of 4 micro-batches added up" in text
 
 
+@pytest.mark.slow
 def test_memory_of_a_process_that_keeps_a_part(folder: Path) -> None:
     size, batch = folder_size(folder), Batch(rows=2, tokens=10, completion=4)
     assert size is not None

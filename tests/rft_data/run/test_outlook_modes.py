@@ -102,6 +102,7 @@ def test_published_models_have_the_parameters_that_their_configs_say(name: str) 
     assert (found.parameters, found.intermediate) == (parameters, wide)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_known_by_what_is_in_its_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ def check(run: Overlapped, staleness: int) -> None:
     assert len(groups) == len(set(groups)) == STEPS * 2
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("staleness", [0, 3])
 def test_explorers_and_trainer_in_their_own_processes_keep_the_books(tmp_path: Path, staleness: int) -> None:
     run = Overlapped(tmp_path, staleness=staleness)

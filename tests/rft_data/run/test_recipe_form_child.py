@@ -15,6 +15,7 @@ def outlook(text: str, models: list[str]) -> dict[str, str]:
     return dict(found["outlook"])
 
 
+@pytest.mark.slow
 def test_a_recipe_without_mistakes_says_what_it_would_come_to() -> None:
     found = outlook(shipped_recipe("quickstart").path.read_text(), [])
     assert "16 groups x 8 rollouts" in " ".join(found.values())
@@ -35,6 +36,7 @@ def test_only_models_of_shown_runs_are_looked_at(tmp_path: Path, shown: bool) ->
     assert work(empty)["outlook"] == []
 
 
+@pytest.mark.slow
 def test_nothing_of_the_machine_is_looked_at_for_a_recipe_that_measures_or_trains(tmp_path: Path) -> None:
     (tmp_path / "buffer").mkdir()
     (tmp_path / "config.json").write_text("{}")

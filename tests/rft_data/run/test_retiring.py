@@ -16,6 +16,7 @@ def said(key: TaskKey, buffer: Buffer, value: float) -> Feedback:
     return Feedback(row.experience_id, "ann", "retire_task", value, None, now())
 
 
+@pytest.mark.slow
 def test_a_selector_is_told_of_tasks_retired_and_brought_back(buffer: Buffer) -> None:
     tasks = make_tasks(6)
     selector = make_selector("shuffle", {}, tasks, 0)

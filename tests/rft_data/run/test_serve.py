@@ -61,6 +61,7 @@ def test_a_token_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch)
         _token("127.0.0.1")
 
 
+@pytest.mark.slow
 def test_without_a_token_only_this_machine_is_served_and_gets_a_random_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

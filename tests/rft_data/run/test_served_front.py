@@ -66,6 +66,7 @@ def test_a_port_that_is_taken_is_one_error_and_is_free_again_after_the_front() -
             made.start()
 
 
+@pytest.mark.slow
 def test_clients_are_told_to_come_again_while_explorers_start(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "rft_data.run.served_front"), front() as made:
         made.start()

@@ -145,6 +145,7 @@ def test_a_run_behind_a_hub_needs_the_secret_for_its_explorers(
         run_recipe(looking)
 
 
+@pytest.mark.slow
 def test_pairs_that_operators_find_are_stored_through_a_hub(tmp_path: Path) -> None:
     turn = {"role": "user", "content": "1+1="}
     pair = PreferencePair(

@@ -221,6 +221,7 @@ def test_another_runs_numbers_are_not_this_ones(tmp_path: Path) -> None:
     assert (found.progress.step, found.progress.reward) == (5, (0.5,))
 
 
+@pytest.mark.slow
 def test_a_run_that_only_explores_counts_groups(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     recipe = json.loads((run_dir / "recipe.json").read_text())
@@ -259,6 +260,7 @@ def test_json_has_null_for_what_json_cannot_say(tmp_path: Path) -> None:
     assert "reward      nan" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [None, ValueError("a defect"), KeyboardInterrupt("stopped at step 3 of 9")])
 def test_status_of_a_run_that_ended_says_how(tmp_path: Path, error: BaseException | None) -> None:
     run_dir = make_run(tmp_path)
@@ -305,7 +307,7 @@ def test_a_run_without_a_buffer_yet_and_one_moved_are_shown(tmp_path: Path) -> N
     assert run_status(moved, buffer=opened).progress is not None
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_watch_shows_frames_until_the_run_ends(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     code = """

@@ -43,6 +43,7 @@ def held_out_and_new(task: Task, experiences, rng) -> list[Task]:
     return [*make_tasks(1), replace(task, messages=({"role": "user", "content": "What is 9 plus one?"},))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ops", ["[]", "[{text_length_filter: {min_len: 1}}]"])
 @pytest.mark.parametrize("tags", [(), ("synthesised",)])
 def test_no_held_out_task_is_made_a_training_task(

@@ -96,6 +96,7 @@ def test_a_saved_dataset_and_a_folder_of_parquet_files_are_datasets(tmp_path: Pa
     assert tasks({"use": "huggingface", "path": str(folder), "split": "train[:3]"}, **NAMED) == expected[:3]
 
 
+@pytest.mark.slow
 def test_a_dataset_of_the_hub_is_read_at_the_commit_that_the_log_names(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_dataset_of_modelscope_is_read_from_what_its_package_fetched(
             tasks({**source, **changed}, **NAMED)
 
 
+@pytest.mark.slow
 def test_rows_are_chosen_then_shuffled_then_limited(tmp_path: Path) -> None:
     source = jsonl(
         tmp_path / "a.jsonl",
@@ -306,6 +308,7 @@ def test_images_that_a_dataset_stores_are_shown_and_other_bytes_are_refused(tmp_
     assert tasks(plain, **NAMED, metadata=[])[0].messages[0]["content"] == "Which?"
 
 
+@pytest.mark.slow
 def test_a_stored_recipe_reads_the_same_tasks_again(tmp_path: Path) -> None:
     source = {**jsonl(tmp_path / "a.jsonl", *ROWS), "where": "level = '1'", "limit": 2}
     for fields in ({}, NAMED, {"metadata": []}, {**NAMED, "metadata": [], "system": "s"}):

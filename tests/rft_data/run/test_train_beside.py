@@ -109,6 +109,7 @@ def listens(port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_cannot_train_beside_another_run_is_refused(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_group_waits_until_each_missing_reward_has_come(buffer: Buffer, clock:
     assert awaiting.sift([]) == [], "a group is handed out once"
 
 
+@pytest.mark.slow
 def test_feedback_that_came_before_the_group_is_found(buffer: Buffer, clock: Any) -> None:
     awaiting = Awaiting(buffer, Delayed(WAIT_S))
     late = played(buffer, 0, [None])
@@ -83,6 +84,7 @@ def test_feedback_that_came_before_the_group_is_found(buffer: Buffer, clock: Any
     assert awaiting.sift([late]) == [late]
 
 
+@pytest.mark.slow
 def test_words_another_key_and_what_was_withdrawn_are_no_reward(buffer: Buffer, clock: Any) -> None:
     awaiting = Awaiting(buffer, Delayed(WAIT_S))
     assert awaiting.sift([played(buffer, 0, [None])]) == []
@@ -112,6 +114,7 @@ def test_a_group_is_judged_without_its_rewards_when_it_has_waited_long_enough(
     assert awaiting.with_rewards(buffer.take(late.seqs)).column("reward").to_pylist() == [None, None]
 
 
+@pytest.mark.slow
 def test_no_group_waits_longer_than_told_for_a_clock_that_was_ahead(buffer: Buffer, clock: Any) -> None:
     awaiting = Awaiting(buffer, Delayed(WAIT_S))
     clock(-86_400)  # the explorer's is a day ahead of ours
@@ -121,6 +124,7 @@ def test_no_group_waits_longer_than_told_for_a_clock_that_was_ahead(buffer: Buff
     assert awaiting.sift([]) == [late]
 
 
+@pytest.mark.slow
 def test_groups_that_can_have_no_reward_do_not_wait(buffer: Buffer, clock: Any) -> None:
     awaiting = Awaiting(buffer, Delayed(WAIT_S))
     unscored = played(buffer, 0, [None], unscored_reason="the reward function failed")
@@ -150,6 +154,7 @@ def test_of_several_turns_the_last_one_needs_the_reward() -> None:
     assert missing_rewards([]) == []
 
 
+@pytest.mark.slow
 def test_feedback_over_the_hub_ends_the_wait_and_is_stored_once(buffer: Buffer, clock: Any) -> None:
     awaiting = Awaiting(buffer, Delayed(WAIT_S))
     late = played(buffer, 0, [None])
@@ -160,6 +165,7 @@ def test_feedback_over_the_hub_ends_the_wait_and_is_stored_once(buffer: Buffer, 
     assert awaiting.sift([]) == [late]
 
 
+@pytest.mark.slow
 def test_a_look_reads_only_the_feedback_that_is_new(
     buffer: Buffer, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def counted(counts: Conservation) -> dict[str, object]:
     return {name: value for name, value in counts.as_dict().items() if value}
 
 
+@pytest.mark.slow
 def test_every_row_is_counted_in_its_state(tables: Tables) -> None:
     trained, leased = tables.kept("trained", [1.0, 0.0]), tables.kept("leased", [1.0])
     tables.lease(0, ("trained", trained))
@@ -150,6 +151,7 @@ def test_states_leave_nothing_over_and_nothing_twice() -> None:
     assert counts.residual == 1000 - 511 - 3
 
 
+@pytest.mark.slow
 def test_a_row_without_a_reward_is_unscored_unless_feedback_gave_the_reward(tables: Tables) -> None:
     """The late reward stands in the group, in order of seq; the operators' verdict then says what it was."""
     for name, rewards in (("late", [0.5, None]), ("shorter", [0.5])):
@@ -177,6 +179,7 @@ def test_rows_kept_in_a_group_dropped_as_a_whole_count_for_its_operator(tables: 
     assert conservation(tables.buffer, tables.ledger, WHO).filtered == {"whole": 2}
 
 
+@pytest.mark.slow
 def test_rows_of_experts_count_with_their_group_and_other_runs_when_named(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +195,7 @@ def test_rows_of_experts_count_with_their_group_and_other_runs_when_named(
     assert counted(both) == {"produced": 37, "awaiting": 13, "unjudged": 11, "pending": 13}
 
 
+@pytest.mark.slow
 def test_a_row_of_several_trained_leases_is_trained_once_and_reused(tmp_path: Path) -> None:
     tables = Tables(tmp_path / "buffer", max_uses=3)
     seqs, once = tables.kept("thrice", [1.0, 0.0]), tables.kept("once", [1.0])
@@ -217,6 +221,7 @@ def test_leased_rows_that_a_repair_removed_are_lost_and_no_fault(tmp_path: Path)
     assert counted(counts) == {"lost": 2}
 
 
+@pytest.mark.slow
 def test_contradictions_between_the_tables_are_named(tables: Tables) -> None:
     seqs = tables.kept("whole", [1.0, 0.0])
     tables.lease(0, ("whole", seqs[:1]))
@@ -257,6 +262,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tables, di
     tables.buffer.close()
 
 
+@pytest.mark.slow
 def test_a_book_that_agrees_with_the_tables_passes(sound: tuple[Tables, dict[str, int], int]) -> None:
     tables, book, steps = sound
     assert counted(check_conservation(tables.buffer, tables.ledger, WHO, book, steps)) == {

@@ -105,6 +105,7 @@ def test_a_group_is_leased_as_often_as_allowed(buffer: Buffer, max_uses: int, sa
         ledger.grant(WHO, 10, 4, [group("empty")])
 
 
+@pytest.mark.slow
 def test_a_released_lease_frees_its_step_and_groups_each_time(ledger: Ledger, buffer: Buffer) -> None:
     for _ in range(3):
         lease = ledger.grant(WHO, 0, 4, [A, B])
@@ -157,6 +158,7 @@ def test_steps_before_a_checkpoint_are_consumed_once_and_stay(ledger: Ledger, bu
     assert Ledger(buffer, "another run", 0).consumed(WHO) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_after_a_failed_write_the_ledger_is_what_the_tables_say(
     ledger: Ledger, buffer: Buffer, monkeypatch: pytest.MonkeyPatch, written: bool

@@ -105,6 +105,7 @@ def test_ticket_is_closed_exactly_once(house: House) -> None:
         house.sampler.close(result(Ticket("run/0-99999999", 99, 0)))
 
 
+@pytest.mark.slow
 def test_stale_groups_are_swept_not_trained(tmp_path: Path) -> None:
     house = House(tmp_path, max_staleness=1)
     for ticket in house.sampler.admit(2, 0):

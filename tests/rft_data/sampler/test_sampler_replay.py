@@ -28,6 +28,7 @@ def spread(reward: float) -> tuple[float, float]:
     return (-reward, reward)
 
 
+@pytest.mark.slow
 def test_draws_follow_priority_and_age() -> None:
     """First draws of many leases against (p + floor)^alpha exp(step / tau), computed directly."""
     alpha, tau, leases = 0.7, 3.0, 3000
@@ -45,6 +46,7 @@ def test_draws_follow_priority_and_age() -> None:
     assert np.all(np.abs(found - expected) < 4 * error)
 
 
+@pytest.mark.slow
 def test_a_lease_is_drawn_without_replacement_in_proportion() -> None:
     """Chance of each ordered pair: w_i / W * w_j / (W - w_i)."""
     policy = make_policy("replay", {"alpha": 1.0})
@@ -250,6 +252,7 @@ def test_the_stored_ledger_allows_the_uses_that_replay_takes(tmp_path) -> None:
 CHANGES = st.lists(st.tuples(st.sampled_from(["add", "add", "discard"]), st.integers(0, 40)), max_size=120)
 
 
+@pytest.mark.slow
 @given(CHANGES, st.integers(0, 10))
 def test_pool_is_a_sorted_list(changes: list[tuple[str, int]], n: int) -> None:
     pool = Pool(lambda c: -c.place)
@@ -261,6 +264,7 @@ def test_pool_is_a_sorted_list(changes: list[tuple[str, int]], n: int) -> None:
     assert len(pool) == len(live)
 
 
+@pytest.mark.slow
 def test_pool_drops_entries_that_never_come_up() -> None:
     pool = Pool(lambda c: c.place)
     for place in range(20_000):

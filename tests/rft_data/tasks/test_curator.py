@@ -59,6 +59,7 @@ def test_solved_and_unsolved_tasks_are_retired_with_their_reasons(buffer, play):
     assert 0 < made.metrics()["tasks/difficulty"] < 1
 
 
+@pytest.mark.slow
 def test_a_retired_task_comes_back_when_its_record_is_old(buffer, play):
     tasks = make_tasks(2)
     play(tasks[0], [1.0, 1.0], version=0)
@@ -93,6 +94,7 @@ def test_a_step_keeps_enough_tasks_to_play(buffer, play, caplog):
     assert made.state_dict()["retired"] == []
 
 
+@pytest.mark.slow
 def test_new_tasks_are_stored_with_their_parents_and_played(buffer, play):
     tasks = make_tasks(2)
     play(tasks[0], [1.0, 0.0])
@@ -148,6 +150,7 @@ def test_a_restart_without_the_tasks_it_had_made_is_refused(buffer, play, tmp_pa
         curator(other, tasks).load_state_dict(first.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored_by", ["another run's synthesis", "a recipe", "a recipe that holds it out"])
 def test_a_variant_that_was_stored_before_is_found_by_a_restart(buffer, play, stored_by: str):
     tasks = make_tasks(2)

@@ -26,6 +26,7 @@ def test_a_task_never_played_has_no_rollouts(buffer):
     assert tally(task_table([]), None)[1].tolist() == []
 
 
+@pytest.mark.slow
 def test_only_groups_that_arrived_and_rewards_that_are_known_count(buffer, play):
     tasks = make_tasks(3)
     play(tasks[0], [1.0, 0.0, None])
@@ -59,6 +60,7 @@ def test_groups_set_aside_do_not_count(buffer, play):
     assert counts(buffer, [task], set_aside={stale}) == [(1.0, 1)]
 
 
+@pytest.mark.slow
 def test_age_is_counted_in_steps_from_the_newest_group_of_each_run(buffer, play):
     tasks = make_tasks(2)
     play(tasks[0], [1.0], version=3)
@@ -71,6 +73,7 @@ def test_age_is_counted_in_steps_from_the_newest_group_of_each_run(buffer, play)
     assert counts(buffer, tasks, window=1, run_id="other") == [(0.0, 0), (1.0, 1)]
 
 
+@pytest.mark.slow
 def test_a_restart_which_leaves_a_gap_in_the_versions_makes_nothing_older(buffer, play):
     [task] = make_tasks(1)
     for version, step in ((0, 0), (1, 1), (4, 1), (5, 2)):
@@ -88,6 +91,7 @@ def test_a_restart_which_leaves_a_gap_in_the_versions_makes_nothing_older(buffer
     assert [counts(buffer, [task], window=window)[0][1] for window in (1, 2, 3)] == [1, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_group_that_was_readmitted_into_another_book_counts_once(buffer):
     first, *_ = explore(buffer, [[1.0, 1.0], [1.0, 0.0]])
     found = readmit(buffer, "run", "book", pipeline(LENIENT, buffer), groups_per_batch=2)

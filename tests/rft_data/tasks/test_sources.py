@@ -93,6 +93,7 @@ def test_a_bad_line_is_named_as_imports_name_it(tmp_path: Path, line: str) -> No
         read(path)
 
 
+@pytest.mark.slow
 def test_imported_tasks_feed_a_run_that_reads_the_same_ones_when_it_goes_on(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", *({"question": f"{n}?", "answer": f"#### {n}", "n": n} for n in range(40))

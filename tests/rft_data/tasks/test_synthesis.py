@@ -58,6 +58,7 @@ def test_variants_name_their_parent_and_depend_on_nothing_else(buffer, play):
     assert synthesise(tasks, buffer, synthesis, (0, 2)).tasks != made
 
 
+@pytest.mark.slow
 def test_rollouts_set_aside_or_of_other_runs_are_not_shown(buffer, play):
     [task] = make_tasks(1)
     play(task, [1.0, 0.0])

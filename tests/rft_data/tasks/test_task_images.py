@@ -36,6 +36,7 @@ def taskset(tmp_path: Path) -> Any:
     return made
 
 
+@pytest.mark.slow
 def test_images_become_parts_of_the_prompt_and_payloads_stored_once(taskset: Any, tmp_path: Path) -> None:
     section = taskset(
         {"question": "Which?", "images": ["red.png", URI]},

@@ -21,6 +21,7 @@ def said(status: RunStatus, **numbers: list[float]) -> list[str]:
     return [one.what for one in alarms(status, frame)]
 
 
+@pytest.mark.slow
 def test_a_calm_run_has_no_alarm(calm: RunStatus) -> None:
     steady = [0.4, 0.5, 0.6, 0.5] * 6
     share = [0.3] * 24

@@ -22,6 +22,7 @@ def lines(text: str) -> list[tuple[str, int | None, int]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_flow_of_a_run_adds_up(page: TestClient, runs: Path) -> None:
     (first, _, sampled), *stages, (last, _, trained) = lines(page.get("/s/run/flow").text)
     assert (first, last) == ("sampled", "trained")
@@ -71,6 +72,7 @@ def test_a_buffer_with_too_many_rows_names_the_command(
     assert not lines(text)
 
 
+@pytest.mark.slow
 def test_a_run_says_its_staleness_idle_time_and_groups(page: TestClient) -> None:
     text = page.get("/s/run").text
     assert "0 steps on average, 0 at most in the last step, 0 allowed" in text

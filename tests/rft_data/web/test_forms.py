@@ -73,6 +73,7 @@ def test_every_route_that_acts_is_tried_here(subjects: Subjects, tmp_path: Path)
     assert acting == FORMS.keys()
 
 
+@pytest.mark.slow
 def test_a_form_without_the_token_of_this_page_does_nothing(subjects: Subjects, tmp_path: Path) -> None:
     sender = page(subjects, tmp_path / "runs", "me")
     subjects.buffer("run")
@@ -84,6 +85,7 @@ def test_a_form_without_the_token_of_this_page_does_nothing(subjects: Subjects, 
     assert files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_page_that_only_shows_stores_no_word(subjects: Subjects, tmp_path: Path) -> None:
     sender = page(subjects, tmp_path / "runs", None)
     subjects.buffer("run")
@@ -94,6 +96,7 @@ def test_a_page_that_only_shows_stores_no_word(subjects: Subjects, tmp_path: Pat
     assert files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_the_same_forms_with_the_token_are_stored(subjects: Subjects, tmp_path: Path) -> None:
     sender = page(subjects, tmp_path / "runs", "me")
     for path in ("/s/{key}/rows/{seq}/word", "/s/{key}/said/back", "/s/{key}/rows/{seq}/say"):

@@ -83,6 +83,7 @@ def stored(folder: Path, text: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
     page = guarded(stored(tmp_path / "buffer", "hello"))
     for path in PATHS:
@@ -108,6 +109,7 @@ def test_without_the_token_there_is_nothing(tmp_path: Path) -> None:
     assert page.post("/s/buffer/rows/0/say", data={"value": "1", "form_token": "f"}).status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_what_a_model_said_is_text_and_nothing_else(tmp_path: Path, text: str) -> None:
     pages = [
@@ -141,6 +143,7 @@ def test_a_link_with_the_token_leads_to_the_same_path(tmp_path: Path, path: str,
     assert [value.split("=")[0] for value in answer.headers.get_list("set-cookie")] == [COOKIE]
 
 
+@pytest.mark.slow
 def test_cookies_of_other_pages_on_this_machine_do_no_harm(tmp_path: Path) -> None:
     page = guarded(stored(tmp_path / "buffer", "hello"))
     for other in ('json={"a":1}', "x@y=1", "a=b c", f"{cookie_name('of-another')}=of-another"):
@@ -149,6 +152,7 @@ def test_cookies_of_other_pages_on_this_machine_do_no_harm(tmp_path: Path) -> No
         assert page.get("/", headers={"cookie": other}).status_code == 401
 
 
+@pytest.mark.slow
 def test_the_port_may_be_left_out_where_it_is_80(tmp_path: Path) -> None:
     page = guarded(stored(tmp_path / "buffer", "hello"))
     page.cookies.set(COOKIE, TOKEN)

@@ -44,6 +44,7 @@ def page_over(subjects: Subjects) -> TestClient:
     return TestClient(make_app(subjects, "ann", FORM_TOKEN), follow_redirects=False)
 
 
+@pytest.mark.slow
 def test_the_page_over_a_hub_shows_what_the_page_over_the_folder_shows(
     owner: tuple[Buffer, HubServer], tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_the_page_over_a_hub_shows_what_the_page_over_the_folder_shows(
         assert "hands out rows and not the buffer&#39;s own files" in answer.text, answer.text
 
 
+@pytest.mark.slow
 def test_words_go_through_the_hub_as_its_token_may(
     owner: tuple[Buffer, HubServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_words_go_through_the_hub_as_its_token_may(
         assert buffer.counts()["feedback"] == said + 1
 
 
+@pytest.mark.slow
 def test_the_page_over_a_hub_that_no_run_owns_shows_its_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +100,7 @@ def test_the_page_over_a_hub_that_no_run_owns_shows_its_buffer(
             report(hub.address)
 
 
+@pytest.mark.slow
 def test_a_report_over_a_hub_is_that_of_its_run(owner: tuple[Buffer, HubServer], tmp_path: Path) -> None:
     far, near = report(owner[1].address), report(str(tmp_path / "small"))
     for part in ("<svg", "<h2", "<dt"):

@@ -76,6 +76,7 @@ def rows(text: str) -> set[int]:
     return {int(seq) for seq in re.findall(r'href="/s/run/rows/(\d+)"', text)}
 
 
+@pytest.mark.slow
 def test_a_step_of_several_consumers_shows_each(page: TestClient, run: Path) -> None:
     with Buffer(run / "buffer", read_only=True) as buffer:
         ours = set(trained_on(buffer, "small", 1, "trainer")["seq"].to_pylist())
@@ -95,6 +96,7 @@ def test_a_step_of_several_consumers_shows_each(page: TestClient, run: Path) -> 
     assert "it has &lt;b&gt;rival&lt;/b&gt;, trainer" in missing.text
 
 
+@pytest.mark.slow
 def test_tokens_show_what_the_trainer_found(page: TestClient, run: Path) -> None:
     with Buffer(run / "buffer", read_only=True) as buffer:
         [seq] = set(buffer.read("trained_tokens", ["seq"])["seq"].to_pylist())
@@ -121,6 +123,7 @@ def test_a_checkpoint_leads_to_the_steps_that_made_it(page: TestClient, run: Pat
     assert page.get("/s/buffer/checkpoints/2").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_bad_rollout_leads_to_all_that_was_trained_on_it(page: TestClient, run: Path) -> None:
     with Buffer(run / "buffer", read_only=True) as buffer:
         seq = trained_on(buffer, "small", 0)["seq"][0].as_py()
@@ -143,6 +146,7 @@ def test_a_bad_rollout_leads_to_all_that_was_trained_on_it(page: TestClient, run
     assert "Nothing was trained on it" in page.get("/s/run/rows/103/descent").text
 
 
+@pytest.mark.slow
 def test_the_time_line_has_every_stored_moment(page: TestClient, run: Path) -> None:
     with Buffer(run / "buffer", read_only=True) as buffer:
         row = trained_on(buffer, "small", 0).to_pylist()[0]

@@ -57,6 +57,7 @@ def test_bins_hold_every_reward_once_however_near_or_far(tmp_path: Path, rewards
             assert buffer.read("experiences", ["seq"], chosen(one.where).where).num_rows == one.count
 
 
+@pytest.mark.slow
 def test_messages_and_parts_of_any_form_are_shown(tmp_path: Path) -> None:
     row = make_experience(
         messages=("bare text", {"content": None}, {"role": "assistant", "content": "2"}),
@@ -68,6 +69,7 @@ def test_messages_and_parts_of_any_form_are_shown(tmp_path: Path) -> None:
     assert "<pre>bare text</pre>" in page.get("/s/buffer/rows/0").text
 
 
+@pytest.mark.slow
 def test_a_task_with_quotes_leads_to_its_own_rows(
     page: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_runs_page_leads_to_its_own_rows(page: TestClient) -> None:
     assert f'href="{wanted}"' in page.get("/s/run").text
 
 
+@pytest.mark.slow
 def test_what_is_gone_does_not_hide_the_others(runs: Path, tmp_path: Path) -> None:
     folders = [
         Path(shutil.copytree(runs / name, tmp_path / name)) for name in ("run", "preferred", "library")
@@ -124,6 +127,7 @@ def test_no_row_is_searched_for_above_the_newest(tmp_path: Path) -> None:
         assert [row["seq"] for row in listing(buffer, Choice(), 2**61).rows] == [0]
 
 
+@pytest.mark.slow
 def test_a_reward_that_operators_shaped_is_shown_as_the_one_that_counts(tmp_path: Path) -> None:
     """The newest annotation says it, and the stored reward stays beside it."""
     rows = [make_experience(number, experience_id=f"e{number}", reward=0.25) for number in range(3)]

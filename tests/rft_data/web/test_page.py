@@ -34,6 +34,7 @@ def links(text: str) -> list[str]:
     return [html.unescape(link) for link in re.findall(r'href="(/s/[^"]+)"', text)]
 
 
+@pytest.mark.slow
 def test_every_link_of_every_page_leads_somewhere(page: TestClient) -> None:
     seen: set[str] = set()
     waiting = ["/"]
@@ -80,6 +81,7 @@ def test_filters_select_and_pages_go_on(page: TestClient, runs: Path) -> None:
     assert len(found) > 50
 
 
+@pytest.mark.slow
 def test_rare_rows_are_found_over_windows(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rft_data.web.listing.WINDOW", 7)
     monkeypatch.setattr("rft_data.web.listing._GROWTH", 1)
@@ -97,6 +99,7 @@ def test_rare_rows_are_found_over_windows(runs: Path, monkeypatch: pytest.Monkey
     assert len(wanted) > 8
 
 
+@pytest.mark.slow
 def test_bins_of_the_histogram_hold_every_reward_once(page: TestClient, runs: Path) -> None:
     text = shown(page, "/s/run/experiences")
     bins = re.findall(r'href="(\?where=[^"]+)" title="[^"]*: (\d+)"', text)
@@ -218,6 +221,7 @@ def test_what_a_person_says_is_a_row_of_feedback(page: TestClient, runs: Path) -
     assert "wrong &lt;b&gt;unit&lt;/b&gt;" in shown(page, "/s/library/rows/0")
 
 
+@pytest.mark.slow
 def test_what_must_not_be_said_is_not_stored(
     page: TestClient, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +239,7 @@ def test_what_must_not_be_said_is_not_stored(
         assert owner.counts()["feedback"] == before
 
 
+@pytest.mark.slow
 def test_choices_between_two_rollouts_become_preference_pairs(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "library", read_only=True) as buffer:
         before = buffer.counts()
@@ -261,6 +266,7 @@ def test_choices_between_two_rollouts_become_preference_pairs(page: TestClient, 
     assert after["feedback"] - before["feedback"] == 3
 
 
+@pytest.mark.slow
 def test_a_report_is_one_file_without_links(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     command = ["report", str(runs / "run"), "-o", str(out)]
@@ -280,6 +286,7 @@ def test_a_report_is_one_file_without_links(runs: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code != 0
 
 
+@pytest.mark.slow
 def test_a_file_that_is_rewritten_meanwhile_is_read_again(
     page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def said(page: TestClient, token: str, act: str, text: str = "") -> int:
     return page.post("/s/buffer/rows/0/word", data=form).status_code
 
 
+@pytest.mark.slow
 def test_each_speaks_for_himself_whatever_he_sends(
     visitors: dict[str, TestClient], subjects: Subjects
 ) -> None:
@@ -72,6 +73,7 @@ def test_each_speaks_for_himself_whatever_he_sends(
     assert ann.get("/", headers={"cookie": "rft_view=of-bob"}).status_code in (200, 401)
 
 
+@pytest.mark.slow
 def test_who_rates_does_not_decide_what_is_trained_on(
     visitors: dict[str, TestClient], subjects: Subjects
 ) -> None:
@@ -90,6 +92,7 @@ def test_who_rates_does_not_decide_what_is_trained_on(
     assert said(visitors["ann"], form_token(visitors["ann"]), "quarantine") == 303
 
 
+@pytest.mark.slow
 def test_two_people_do_not_get_the_same_pair(visitors: dict[str, TestClient]) -> None:
     texts = [page.get("/s/buffer/choose").text for page in visitors.values()]
     pairs = [frozenset(re.findall(r'name="(?:left|right)" value="([^"]+)"', text)) for text in texts]

@@ -89,6 +89,7 @@ def test_another_machine_reaches_it_over_tls_and_by_its_name_alone(
             server.terminate()
 
 
+@pytest.mark.slow
 def test_behind_a_proxy_it_has_the_proxys_name(buffer: Path) -> None:
     place = Place(proxy="https://runs.example.org/")
     place.check()

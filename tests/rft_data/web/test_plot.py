@@ -56,6 +56,7 @@ def test_every_chart_is_offered_as_a_drawing_a_picture_and_numbers(page: TestCli
     assert (11, 104, 203) in {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
 
 
+@pytest.mark.slow
 def test_the_flow_and_the_tasks_have_the_numbers_that_the_page_shows(page: TestClient) -> None:
     rows = table(page, linked(page, "/s/run/flow", "csv"))
     assert (rows[0]["rows"], rows[-1]["rows"]) == ("sampled", "trained")
@@ -92,6 +93,7 @@ def test_bins_hold_every_reward_once(page: TestClient, runs: Path) -> None:
     assert page.get("/s/run/rewards.pdf").status_code == 422
 
 
+@pytest.mark.slow
 def test_names_are_text_in_a_drawing() -> None:
     for name in ("$\\frac{$", "<script>alert(1)</script>", "a&b", "\x00\x1b[31m", "_hidden", "\u202eabc"):
         drawn = download(Curves(name, {name: [(0, 1.0)], "b": [(1, 2.0)]}, {}), Kind.SVG)

@@ -64,6 +64,7 @@ def names(pair: Pair | None) -> frozenset[str]:
     return frozenset((pair.left, pair.right))
 
 
+@pytest.mark.slow
 def test_no_pair_is_given_to_two_people_and_a_killed_one_loses_nothing(
     folder: Path, reading: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_no_pair_is_given_to_two_people_and_a_killed_one_loses_nothing(
     assert len(chosen) == PAIRS
 
 
+@pytest.mark.slow
 def test_a_claim_that_came_after_an_answer_is_given_up(folder: Path, reading: Buffer) -> None:
     ann, bob = (Queue(reading, partial(write, reading, None), Claims(str(folder))) for _ in range(2))
     real, first = bob._claims.take, ann.next_pair("ann")
@@ -158,6 +160,7 @@ def choose(page: TestClient, answer: str, people: int = 2) -> tuple[str, str]:
     return left, right
 
 
+@pytest.mark.slow
 def test_two_people_may_both_be_asked_and_their_agreement_is_shown(folder: Path) -> None:
     with Subjects([str(folder)]) as subjects:
         ann, bob, eve = (
@@ -179,6 +182,7 @@ def test_two_people_may_both_be_asked_and_their_agreement_is_shown(folder: Path)
         assert eve.post("/s/buffer/choose/undo", data=form).status_code == 400, "nothing is left to undo"
 
 
+@pytest.mark.slow
 def test_undo_takes_back_one_choice_of_several_with_the_same_better_row(
     folder: Path, reading: Buffer
 ) -> None:

@@ -204,6 +204,7 @@ def test_runs_are_started_in_a_folder_of_runs(runs: Path) -> None:
         folder_of_runs([str(runs / "run"), str(runs / "library")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [None, "{"])
 def test_a_run_that_has_not_written_its_recipe_yet_can_be_looked_at(
     tmp_path: Path, recipe: str | None

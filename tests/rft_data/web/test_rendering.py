@@ -73,6 +73,7 @@ def cells(text: str) -> list[list[str]]:
     return [re.findall(r"<t[hd]>(?:<pre>)?(.*?)(?:</pre>)?</t[hd]>", one, re.DOTALL) for one in lines]
 
 
+@pytest.mark.slow
 def test_texts_and_tables_are_shown(run: Path) -> None:
     assert "<pre>2 of Rome</pre>" in shown(run, "text")
     assert cells(shown(run, "table")) == [["x", "y"], ["1", ""], ["", "&lt;b&gt;two&lt;/b&gt;"]]
@@ -101,6 +102,7 @@ def test_other_values_are_refused(made: object) -> None:
     assert "wanted a text, a mapping, or a list of rows" in _shown("name", made).wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -119,11 +121,13 @@ def test_what_goes_wrong_is_said_in_words(run: Path, function: str, words: str) 
     assert "<script>" not in text
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_is_ended(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rft_data.web.rendering.DEADLINE_S", 0.5)
     assert "it took longer than 0.5 s and was ended" in shown(run, "sleeps")
 
 
+@pytest.mark.slow
 def test_what_it_returns_acts_on_nothing(run: Path) -> None:
     found = elements(shown(run, "hostile"))
     assert {element[0] for element in found.found} <= {
@@ -141,6 +145,7 @@ def test_what_it_returns_acts_on_nothing(run: Path) -> None:
     assert found.links == set()
 
 
+@pytest.mark.slow
 def test_nothing_is_run_unless_it_is_asked_for(run: Path) -> None:
     text = page(run, "show.py:leaves", renders=False).get("/s/run/rows/0").text
     assert "<code>rft view --render</code> runs it" in html.unescape(text)

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
@@ -16,6 +17,7 @@ def stored(folder: Path, text: str) -> None:
         buffer.append([make_experience(0, completion_text=text)])
 
 
+@pytest.mark.slow
 def test_another_buffer_at_the_same_place_is_said_once_and_opened(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
     stored(folder, "of the first")

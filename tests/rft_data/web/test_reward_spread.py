@@ -70,6 +70,7 @@ def test_each_filter_counts_its_own_rows(tmp_path: Path) -> None:
             assert sum(one.count for one in histogram(buffer, chosen(text), text).bins) == count
 
 
+@pytest.mark.slow
 def test_rows_that_are_removed_or_merged_count_as_they_are(tmp_path: Path, read: list[int]) -> None:
     folder = tmp_path / "buffer"
     with Buffer(folder) as owner:

@@ -68,6 +68,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     return TestClient(make_app(Subjects([str(place)]), None, "f"), raise_server_exceptions=False)
 
 
+@pytest.mark.slow
 def test_images_are_what_their_bytes_say(page: TestClient) -> None:
     text = page.get("/s/buffer/rows/0").text
     links = set(re.findall(r'<img src="([^"]+)"', text))
@@ -168,6 +169,7 @@ def test_overlays_are_offered_where_something_is_stored(page: TestClient) -> Non
     assert page.get("/s/buffer/rows/0?overlay=mood").status_code == 422
 
 
+@pytest.mark.slow
 def test_whatever_a_model_calls_acts_on_nothing(tmp_path: Path) -> None:
     said = ("plain", *HOSTILE[:-1])
     with Buffer(tmp_path / "buffer") as buffer:

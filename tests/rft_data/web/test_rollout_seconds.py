@@ -37,6 +37,7 @@ def test_what_is_no_clock_is_no_bar(held: str | None) -> None:
     assert shares(held) == []
 
 
+@pytest.mark.slow
 def test_a_row_shows_the_seconds_of_its_rollout(tmp_path: Path) -> None:
     spent = {"all": 3.0, "generating": 2.5}
     with Buffer(tmp_path / "buffer") as buffer:
@@ -47,6 +48,7 @@ def test_a_row_shows_the_seconds_of_its_rollout(tmp_path: Path) -> None:
         assert "No seconds of generating" in page.get("/s/buffer/rows/1").text
 
 
+@pytest.mark.slow
 def test_a_trained_row_has_the_numbers_of_its_step(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
         [lease] = [row for row in buffer.read("leases").to_pylist() if row["kind"] == "grant"][:1]

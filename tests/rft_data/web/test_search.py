@@ -115,6 +115,7 @@ def all_pages(fruit: TestClient, query: str) -> list[int]:
         query = html.unescape(further[1])
 
 
+@pytest.mark.slow
 def test_what_narrows_the_table_is_shown_as_parts_that_can_be_taken_away(fruit: TestClient) -> None:
     where = "reward >= 0.5 and (version_min = 1 or version_min = 2) and not source in ('eval', 'it''s')"
     text = fruit.get("/s/fruit/experiences", params={"where": where, "verdict": "kept"}).text
@@ -198,6 +199,7 @@ def by_key(order: Order, one: dict[str, object]) -> float | None:
     return one["reward" if order in (Order.BEST, Order.WORST) else "version_min"]  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [order for order in Order if order is not Order.NEWEST])
 def test_orders_go_on_over_pages(folder: Path, stored: list[dict[str, object]], order: Order) -> None:
     up = order in (Order.WORST, Order.SHORTEST, Order.EARLIEST_VERSION, Order.LEAST_ADVANTAGE)
@@ -246,6 +248,7 @@ def test_costly_filters_look_at_the_newest_rows_and_say_so(
     assert "Of the newest 30 rows." in fruit.get("/s/fruit/experiences?order=longest").text
 
 
+@pytest.mark.slow
 def test_words_and_meaning_are_searched(tmp_path: Path, folder: Path) -> None:
     own = tmp_path / "fruit"
     with Buffer(own) as buffer:
@@ -273,6 +276,7 @@ def test_words_and_meaning_are_searched(tmp_path: Path, folder: Path) -> None:
     assert 'href="/s/fruit/experiences?like=1"' in page.get("/s/fruit/rows/1").text
 
 
+@pytest.mark.slow
 def test_many_rows_outside_the_index_are_not_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +293,7 @@ def test_many_rows_outside_the_index_are_not_searched(
     assert "10 newer rows are not in the index" in answer
 
 
+@pytest.mark.slow
 def test_files_hold_what_is_shown(
     fruit: TestClient, folder: Path, tmp_path: Path, stored: list[dict[str, object]]
 ) -> None:
@@ -312,6 +317,7 @@ def test_files_hold_what_is_shown(
     assert fruit.get("/s/fruit/experiences/file?format=exe").status_code == 422
 
 
+@pytest.mark.slow
 def test_a_file_leaves_nothing_behind_however_it_is_asked_for(
     fruit: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

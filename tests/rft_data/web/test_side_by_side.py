@@ -80,6 +80,7 @@ def columns(page: TestClient, query: str = "") -> list[str]:
     return [html.unescape(one) for one in re.findall(r'<section class="member.*?</section>', text, re.DOTALL)]
 
 
+@pytest.mark.slow
 def test_turns_of_a_rollout_are_together(page: TestClient) -> None:
     assert [re.findall(r"row (\d+), turn (\d)", one) for one in columns(page)] == [
         [("0", "0"), ("2", "1")],
@@ -109,6 +110,7 @@ def test_very_many_rows_are_not_all_shown(page: TestClient, monkeypatch: pytest.
     assert "2 more rows are not shown" in page.get("/s/buffer/groups/run/g0").text
 
 
+@pytest.mark.slow
 def test_texts_that_are_compared_act_on_nothing(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         for number, text in enumerate(HOSTILE[:-1]):

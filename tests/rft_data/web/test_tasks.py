@@ -85,6 +85,7 @@ def test_every_share_of_solved_rollouts_has_its_own_shade(tmp_path: Path) -> Non
     assert shades == sorted(set(shades)), "the darker, the more"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["difficulty", "learnability", "mopps"])
 def test_the_posterior_is_the_selectors_own(tmp_path: Path, use: str) -> None:
     curated = use == "learnability"
@@ -109,6 +110,7 @@ def test_the_posterior_is_the_selectors_own(tmp_path: Path, use: str) -> None:
     assert own.posterior([replace(tasks()[0], answer="another").key]) == [None]
 
 
+@pytest.mark.slow
 def test_a_selector_without_posteriors_says_so(tmp_path: Path) -> None:
     with Subjects([str(run_dir(tmp_path, "shuffle"))]) as subjects:
         page = TestClient(make_app(subjects, None, FORM_TOKEN))
@@ -120,6 +122,7 @@ def test_a_selector_without_posteriors_says_so(tmp_path: Path) -> None:
         assert page.get("/s/run/task?taskset=arith&task_id=none").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_task_is_retired_brought_back_and_shows_its_family(tmp_path: Path) -> None:
     folder = run_dir(tmp_path, "difficulty")
     parent = tasks()[2]

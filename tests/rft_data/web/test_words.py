@@ -95,6 +95,7 @@ def text_of(page: TestClient, path: str) -> str:
     return html.unescape(answer.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "text", "key", "value", "stored"),
     [
@@ -123,6 +124,7 @@ def test_an_act_is_a_row_of_feedback_and_so_is_taking_it_back(
     assert "Take back" in newest
 
 
+@pytest.mark.slow
 def test_what_says_nothing_is_refused(page: TestClient, subjects: Subjects, reading: Buffer) -> None:
     answer = reading.take([0])["completion_text"][0].as_py()
     for what, text in (("tag", ""), ("tag", "a\nb"), ("correct", " "), ("correct", answer)):
@@ -138,6 +140,7 @@ def test_what_says_nothing_is_refused(page: TestClient, subjects: Subjects, read
     assert reading.counts()["feedback"] == 0
 
 
+@pytest.mark.slow
 def test_a_correction_is_a_row_to_imitate_and_a_pair_until_it_is_taken_back(
     page: TestClient, reading: Buffer
 ) -> None:
@@ -163,6 +166,7 @@ def test_a_correction_is_a_row_to_imitate_and_a_pair_until_it_is_taken_back(
     assert chosen_rows(reading, RowChoice(sources=["expert"])).table.num_rows == 1, "he said it again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_correction_has_its_row_and_its_pair_whenever_storing_them_fails(run_dir: Path, at: int) -> None:
     with Buffer(run_dir / "buffer") as buffer:
@@ -175,6 +179,7 @@ def test_a_correction_has_its_row_and_its_pair_whenever_storing_them_fails(run_d
         assert buffer.counts()["experiences"] == 5
 
 
+@pytest.mark.slow
 def test_rows_in_quarantine_are_not_trained_on_until_somebody_admits_them_again(
     page: TestClient, subjects: Subjects, reading: Buffer
 ) -> None:
@@ -194,6 +199,7 @@ def test_rows_in_quarantine_are_not_trained_on_until_somebody_admits_them_again(
     assert not excluded(reading).rows
 
 
+@pytest.mark.slow
 def test_a_choice_that_is_taken_back_is_not_trained_on(page: TestClient, reading: Buffer) -> None:
     text = text_of(page, "/s/run/choose")
     left, right = re.findall(r'name="(?:left|right)" value="([^"]+)"', text)
@@ -207,6 +213,7 @@ def test_a_choice_that_is_taken_back_is_not_trained_on(page: TestClient, reading
     assert [pair.chosen_experience_id for pair in chosen_pairs(reading, PairChoice()).pairs] == [right]
 
 
+@pytest.mark.slow
 def test_beside_a_live_run_words_go_through_its_hub(
     page: TestClient, reading: Buffer, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +241,7 @@ def test_beside_a_live_run_words_go_through_its_hub(
     assert reading.counts()["feedback"] == 5
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_live_runs_buffer_is_not_written_through_its_hub(run_dir: Path, tmp_path: Path) -> None:
     with Buffer(run_dir / "buffer") as owner:
         owner.add_rows("runs", [{**START, "recipe": {"run_dir": str(run_dir)}}])
@@ -253,6 +261,7 @@ def test_a_copy_of_a_live_runs_buffer_is_not_written_through_its_hub(run_dir: Pa
     lock.release()
 
 
+@pytest.mark.slow
 def test_a_task_is_retired_by_its_newest_word(page: TestClient, subjects: Subjects, reading: Buffer) -> None:
     bob = TestClient(make_app(subjects, "bob", FORM_TOKEN), follow_redirects=False)
     for who, what, retired in ((page, "retire", True), (bob, "bring_back", False), (page, "retire", True)):
@@ -287,6 +296,7 @@ def test_where_a_word_counts_is_said(key: str, wanted: str) -> None:
     assert where_it_counts(None, key) == [NO_RECIPE]
 
 
+@pytest.mark.slow
 def test_the_row_says_where_its_words_count(page: TestClient) -> None:
     act(page, "up")
     text = text_of(page, "/s/run/rows/0")
@@ -294,6 +304,7 @@ def test_the_row_says_where_its_words_count(page: TestClient) -> None:
     assert NOTHING not in text.partition("What people said")[2].partition("</ul>")[0]
 
 
+@pytest.mark.slow
 def test_a_word_waits_for_a_page_that_has_the_buffer_for_a_moment(
     page: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

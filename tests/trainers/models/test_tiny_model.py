@@ -25,6 +25,7 @@ def test_tokenizer_gives_every_text_back(text: str) -> None:
     assert all(0 <= i < len(TOKENIZER) for i in ids)
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[0-9]{1,12}", fullmatch=True))
 def test_tokenizer_gives_each_digit_one_token(digits: str) -> None:
     ids = TOKENIZER(digits, add_special_tokens=False)["input_ids"]

@@ -34,6 +34,7 @@ def test_published_probe_agrees_with_an_independent_forward(model_path: Path, tm
     assert all(lp.shape == (24,) and lp[0] == 0.0 and (lp[1:] < 0).all() for lp in probe.logprobs)
 
 
+@pytest.mark.slow
 def test_probe_ids_are_the_same_each_time_and_never_special(model_path: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

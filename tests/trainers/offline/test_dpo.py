@@ -70,6 +70,7 @@ def test_every_loss_equals_its_papers_float64_value(
     assert loss_of(trainer).item() == pytest.approx(mixture, rel=2e-5)
 
 
+@pytest.mark.slow
 def test_gradient_is_that_of_the_assistants_tokens_alone(
     model_path: Path, other_path: Path, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_pair_of_equal_tokens_or_without_a_counted_token_is_refused(model_path: 
         answer_pair(tokenizer, pair, {"x": same, "y": silent})
 
 
+@pytest.mark.slow
 def test_tokenizer_without_a_pad_token_will_do(model_path: Path, other_path: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model_path)
     made = [

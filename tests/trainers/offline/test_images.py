@@ -43,6 +43,7 @@ def trained(buffer: Buffer, algorithm: str, model: Path, output: Path, **data: o
     return run_stage(buffer, algorithm, StageInput(model, output, options, data, 0, 0.0))
 
 
+@pytest.mark.slow
 def test_a_model_that_looks_at_images_is_published_with_its_processor(
     stored: Buffer, seeing: Path, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_model_that_looks_at_images_is_published_with_its_processor(
     assert processor_hash(tmp_path / "dpo") == processor_hash(seeing)
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_not_made_of_one_that_looks_at_images(
     stored: Buffer, seeing: Path, tmp_path: Path
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_reward_model_is_not_made_of_one_that_looks_at_images(
         trained(stored, "reward_model", seeing, tmp_path / "scorer", pairs="mined")
 
 
+@pytest.mark.slow
 def test_rollouts_that_show_images_are_not_trained_on_blindly(stored: Buffer, tmp_path: Path) -> None:
     train = recipe(tmp_path, TRAIN, "learning", "train")
     checks._check_shown_images(train, stored)

@@ -114,6 +114,7 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(
     require_same_update(ours, stock, start, least=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["kto", "apo_zero_unpaired"])
 def test_training_writes_a_model_whose_reference_was_its_start(
     model_path: Path, tmp_path: Path, loss: str

@@ -144,6 +144,7 @@ def test_held_out_prompts_are_in_nobodys_training_and_the_split_is_complete(buff
     assert not HeldoutPrompts(buffer, 0.0).has(None, [USER])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [(), ({"role": "system", "content": "Be brief."},)])
 def test_what_a_taskset_of_another_run_holds_out_is_left_out_by_its_messages(
     buffer: Buffer, tmp_path: Path, system: tuple[Message, ...]

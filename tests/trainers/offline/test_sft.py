@@ -161,6 +161,7 @@ def test_trained_model_loads_from_the_output_folder(
     )
 
 
+@pytest.mark.slow
 def test_long_rows_are_not_cut(model_path: Path, tmp_path: Path) -> None:
     ids = [5 + i % 90 for i in range(1100)]
     row = experience("long", token_ids=ids, prompt_length=1090, action_mask=[0] * 1090 + [1] * 10)
@@ -200,6 +201,7 @@ def test_no_rows_unknown_and_owned_options_are_refused(
         train_sft(model_path, table, tmp_path, options={"completion_only_loss": True}, seed=0)
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_writes_no_model(model_path: Path, tmp_path: Path, table: pa.Table) -> None:
     options = {**OPTIONS, "learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
     with pytest.raises(

@@ -159,7 +159,7 @@ RECOMPUTED = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("off_policy", RECOMPUTED, ids=lambda o: o.importance)
 @pytest.mark.parametrize(
     ("options", "per_token"),

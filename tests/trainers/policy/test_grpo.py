@@ -140,6 +140,7 @@ def test_ragged_lease_trains_like_the_same_lease_padded_to_another_batch(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value", "what"),
     [("advantage", float("nan"), "loss is nan"), ("logprobs", -1e4, "gradient norm is nan")],
@@ -213,6 +214,7 @@ class HeldBatch:
         return self._table
 
 
+@pytest.mark.slow
 def test_save_and_checkpoint_during_a_step_are_refused(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -236,6 +238,7 @@ def test_save_and_checkpoint_during_a_step_are_refused(
         assert (grpo.checkpoint_dir(1) / "optimizer.pt").is_file()
 
 
+@pytest.mark.slow
 def test_report_measures_the_policies_without_another_forward(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -294,6 +297,7 @@ def test_step_past_its_deadline_raises_stalled_and_ends_the_trainer(
     assert not trainer_threads(before)
 
 
+@pytest.mark.slow
 def test_all_steps_done_refuses_another_and_still_saves_weights(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -305,6 +309,7 @@ def test_all_steps_done_refuses_another_and_still_saves_weights(
             grpo.step(leased(rows_table(0, 8), 1))
 
 
+@pytest.mark.slow
 def test_close_ends_the_thread_and_is_idempotent(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:

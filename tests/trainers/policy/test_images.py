@@ -69,6 +69,7 @@ def leased(rows: list[dict[str, Any]]) -> LeasedBatch:
     return LeasedBatch(lease, table, {name: STORED[name] for one in rows for name in one["payloads"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "objective", "tolerance"),
     [
@@ -133,6 +134,7 @@ def test_what_does_not_see_images_is_refused(seeing: Path, part: str) -> None:
         model_images(seeing, {part: {}})
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_bit_for_bit(seeing: Path, tmp_path: Path) -> None:
     model = AutoModelForImageTextToText.from_pretrained(seeing, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(seeing)

@@ -220,6 +220,7 @@ def test_kl_term_is_added_to_either_kind_of_loss(
     assert relative_difference(got, wanted_gradient(model_path, table, ppo)) > 1e-3
 
 
+@pytest.mark.slow
 def test_kl_term_with_bias_correction_multiplies_by_the_ratio(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:
@@ -240,6 +241,7 @@ def test_kl_term_with_bias_correction_multiplies_by_the_ratio(
     assert relative_difference(got, wanted_gradient(model_path, table, terms)) < 1e-5
 
 
+@pytest.mark.slow
 def test_entropy_bonus_of_our_losses_is_over_the_tokens_of_the_step(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:
@@ -253,6 +255,7 @@ def test_entropy_bonus_of_our_losses_is_over_the_tokens_of_the_step(
     assert relative_difference(got, wanted_gradient(model_path, table, terms)) < 1e-5
 
 
+@pytest.mark.slow
 def test_batch_operators_see_the_whole_lease(model_path: Path, tmp_path: Path, rows_table: Rows) -> None:
     table = rows_table(4, 7, empty_rows=1)
     settings = {

@@ -261,6 +261,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
         assert [m[name] for m in resumed] == [m[name] for m in metrics[2:]]
 
 
+@pytest.mark.slow
 def test_checkpoint_without_a_critic_is_refused(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -308,6 +309,7 @@ def test_critic_learns_returns_it_can_know(
     assert metrics[-1]["critic/explained_variance"] > metrics[0]["critic/explained_variance"] + 0.3
 
 
+@pytest.mark.slow
 def test_separate_critics_gradient_is_cleared_after_each_step(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:

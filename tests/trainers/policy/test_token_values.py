@@ -36,6 +36,7 @@ def plain(model: torch.nn.Module, row: dict[str, Any]) -> tuple[torch.Tensor, to
     return chosen, -(logprobs.exp() * logprobs).sum(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [{}, {"loss": {"use": "ppo_clip"}}], ids=["trl", "own"])
 def test_kept_values_are_those_of_the_model_before_the_step(
     model_path: Path,

@@ -58,6 +58,7 @@ def test_split_model_resumes_to_the_last_bit(runs: tuple[Path, Any], name: str) 
     assert told[f"{name}-again"][0]["metrics"]["loss"] == told[name][1]["metrics"]["loss"]
 
 
+@pytest.mark.slow
 def test_model_that_looks_at_images_is_not_split(tmp_path: Path) -> None:
     model_path = build_tiny_vision_model(tmp_path / "model")
     plan = GrpoPlan(model_path, tmp_path, 1, 8, {}, 0, limits=Limits(shard="fsdp2"))

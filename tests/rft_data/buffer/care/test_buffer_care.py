@@ -67,7 +67,7 @@ def rft(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_verify_exits_0_on_a_sound_buffer_and_1_on_a_damaged_one(place: Place) -> None:
     sound = rft("verify", place.uri)
     assert (sound.exit_code, f"{place.uri}: " in sound.stdout, "no damage" in sound.stdout) == (0, True, True)
@@ -78,7 +78,7 @@ def test_verify_exits_0_on_a_sound_buffer_and_1_on_a_damaged_one(place: Place) -
     assert rft("verify", place.uri, "--quick").exit_code == 1
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_repair_prints_what_was_lost(place: Place) -> None:
     place.lose_data()
     dry = rft("repair", place.uri, "--dry-run")
@@ -115,7 +115,7 @@ def test_commands_refuse_a_folder_without_a_buffer(tmp_path: Path, command: str)
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_compact_merges_fragments(place: Place) -> None:
     result = rft("compact", place.uri, "--json")
     assert result.exit_code == 0

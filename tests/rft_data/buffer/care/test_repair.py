@@ -590,6 +590,7 @@ def test_verify_works_beside_a_living_owner_and_repair_waits_for_it(root: Path) 
     assert not verify(root).findings
 
 
+@pytest.mark.slow
 def test_a_dry_run_changes_nothing(root: Path) -> None:
     remove(data_file(root, "experiences"))
     before = prints(root)

@@ -90,7 +90,7 @@ def command(stored: Path, *more: str) -> list[str]:
     return [script, "data", "annotate", "--buffer", str(stored), "--author", "ann", *more]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_command_takes_keys_from_a_pipe_and_goes_on_next_time(stored: Path) -> None:
     first = subprocess.run(command(stored), input="5sq", capture_output=True, text=True, cwd=ROOT, check=True)
     assert first.stdout.strip() == "1 score, 1 skipped; 0 new preference pairs"

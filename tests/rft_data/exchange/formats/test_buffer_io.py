@@ -33,6 +33,7 @@ def test_import_prints_the_counts(source: Path, tmp_path: Path) -> None:
     assert f"    {source}:2: column 'answer' holds nothing; text is needed" in done.stdout
 
 
+@pytest.mark.slow
 def test_import_and_export_print_json(source: Path, tmp_path: Path) -> None:
     done = rft(
         "import", tmp_path / "b", source, "--json", "--format", "gsm8k", "--split", "heldout", "--limit", "1"
@@ -45,6 +46,7 @@ def test_import_and_export_print_json(source: Path, tmp_path: Path) -> None:
         assert [task.split for task in buffer.tasks()] == ["heldout"]
 
 
+@pytest.mark.slow
 def test_export_prints_what_was_written_and_left_out(source: Path, tmp_path: Path) -> None:
     rft("import", tmp_path / "b", source, "--split", "heldout")
     done = rft("export", tmp_path / "b", tmp_path / "sft.jsonl", "--format", "sft")

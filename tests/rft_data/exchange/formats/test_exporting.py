@@ -132,6 +132,7 @@ def test_kto_needs_a_reward_and_labels_by_the_threshold(buffer: Buffer, tmp_path
     assert report.skipped == {"the row has no reward yet": 1}
 
 
+@pytest.mark.slow
 def test_training_sets_hold_no_evaluation_rows_and_no_metadata(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append(
         [
@@ -187,6 +188,7 @@ def test_every_selected_row_is_written_or_skipped(buffer: Buffer, tmp_path: Path
     assert report.written == len(lines(tmp_path / "kto.jsonl"))
 
 
+@pytest.mark.slow
 def test_an_export_is_not_replaced_unless_asked_for(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append([rollout("a", 0, 1.0)])
     for name in ("sft.jsonl", "sft.parquet", "sft"):
@@ -237,6 +239,7 @@ def test_an_export_that_fails_leaves_what_was_there(buffer: Buffer, tmp_path: Pa
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
+@pytest.mark.slow
 def test_nothing_to_write_says_why_and_where_rows_are(buffer: Buffer, tmp_path: Path) -> None:
     import_into(buffer, jsonl(tmp_path / "rows.jsonl", [{"question": "q", "answer": "1"}]))
     with pytest.raises(RowError, match=r"no row was selected\. There are rows in tasks: give table="):
@@ -298,6 +301,7 @@ def test_csv_leaves_out_what_is_no_text(buffer: Buffer, tmp_path: Path) -> None:
     assert text == '"prompt","completion","metadata"\n"a,""b""\r\n","c","{""n"":[1]}"\n'
 
 
+@pytest.mark.slow
 def test_simple_messages_are_plain_columns_and_only_the_rest_is_json(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append([rollout("a", 0, 1.0)])
     export(buffer, tmp_path / "simple.parquet", format="sft")

@@ -40,6 +40,7 @@ def test_rows_in_are_stored_or_there_already_or_quarantined(buffer: Buffer, tmp_
     assert len(buffer) == 3
 
 
+@pytest.mark.slow
 def test_importing_twice_stores_nothing_new(buffer: Buffer, tmp_path: Path) -> None:
     path = jsonl(tmp_path / "rows.jsonl", [*pairs(5), {"prompt": "x"}])
     first = import_into(buffer, path)
@@ -84,6 +85,7 @@ def test_rows_are_stored_in_chunks_and_a_bad_one_costs_no_other(
     assert buffer.counts()["quarantine"] == 14
 
 
+@pytest.mark.slow
 def test_no_more_rows_are_held_than_a_chunk(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "CHUNK_ROWS", 10)
     ahead: list[int] = []
@@ -184,6 +186,7 @@ def test_wrong_arguments_are_refused_before_anything_is_stored(
     assert sum(buffer.counts().values()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

@@ -90,6 +90,7 @@ def test_parquet_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
     assert rows[1].place == f"{path}:2"
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path) -> None:
     for name in ("rows.parquet", "rows.arrow"):
         (tmp_path / name).write_bytes(b"no such thing")
@@ -97,6 +98,7 @@ def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path) -> None:
             found(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opener", [pa.ipc.new_stream, pa.ipc.new_file])
 def test_arrow_files_of_both_kinds_are_read(tmp_path: Path, opener) -> None:
     path = tmp_path / "rows.arrow"
@@ -165,6 +167,7 @@ def test_a_dataset_folder_with_damaged_json_is_refused_by_the_files_name(
         open_source(tmp_path / "many")
 
 
+@pytest.mark.heavy
 def test_what_says_nothing_about_the_rows_of_a_dataset_folder_may_be_damaged(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     datasets.Dataset.from_dict({"x": [1, 2]}).save_to_disk(saved, num_shards=2)
@@ -197,6 +200,7 @@ def test_columns_of_arrows_json_type_are_decoded(tmp_path: Path) -> None:
     assert "a JSON column holds what is not JSON" in rows[2].reason
 
 
+@pytest.mark.slow
 def test_dataset_folders_are_read_and_a_split_is_chosen(tmp_path: Path) -> None:
     parts = {
         name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(3)]}) for name in ("a", "b")

@@ -40,7 +40,7 @@ def send(name: str, first: int, last: int, gate: str) -> dict[int, int]:
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_tasks_append_to_an_actor_that_is_killed_under_them(cluster: None, tmp_path: Path) -> None:
     root, name = tmp_path / "buffer", "hub"
     actor = hub_actor.start(str(root), name=name)

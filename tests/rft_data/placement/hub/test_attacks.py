@@ -73,6 +73,7 @@ def test_a_million_rows_of_nulls_are_refused_before_they_are_received(hub: HubSe
     mad.close()
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_number_said_are_refused(hub: HubServer, other: HubClient) -> None:
     with pytest.raises(RowError, match="says that it has 3 rows, and brings 50000"):
         send_append(hub, 3, arrow_rows.encoded(nulls(50_000)))
@@ -124,6 +125,7 @@ def test_json_that_would_fill_the_memory_is_refused(hub: HubServer, monkeypatch:
         client.append([make_experience(0, messages=nested)])
 
 
+@pytest.mark.slow
 def test_a_list_of_rows_in_json_is_bounded_too(hub: HubServer) -> None:
     with HubClient(hub.address, hub.token) as client:
         with pytest.raises(RowError, match="has 8193 rows; at most 8192"):
@@ -132,6 +134,7 @@ def test_a_list_of_rows_in_json_is_bounded_too(hub: HubServer) -> None:
             client.add_feedback([Feedback("x", "a", "k", 1.0)] * 8193)
 
 
+@pytest.mark.slow
 def test_reads_are_bounded_by_bytes_and_not_by_their_limit(
     hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +176,7 @@ def test_a_short_call_does_not_stand_for_many_rows(
         assert rows["seq"].to_pylist() == [2, 0, 1]
 
 
+@pytest.mark.slow
 def test_take_reads_few_rows_until_it_knows_how_large_they_are(
     hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +200,7 @@ def test_take_reads_few_rows_until_it_knows_how_large_they_are(
         assert read == [1, 2, 4, 2, 4, 2], "after 4 rows of 3 MiB, as many as fit 8 MiB"
 
 
+@pytest.mark.slow
 def test_calls_that_give_rows_take_a_share_until_they_are_sent(
     hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +226,7 @@ def test_calls_that_give_rows_take_a_share_until_they_are_sent(
 # --- time --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_calls_that_send_nothing_stop_nobody_and_are_ended(
     hub: HubServer, other: HubClient, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +295,7 @@ def test_strangers_do_not_keep_others_out(
 # --- roles -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_token_of_a_role_opens_what_the_role_needs(hub: HubServer, buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     with ExitStack() as opened:
@@ -355,6 +362,7 @@ def test_the_roles_of_tokens_cannot_be_changed(hub: HubServer) -> None:
     assert access.narrowed(hub.token, HubRole.EXPLORER, "one") == good
 
 
+@pytest.mark.slow
 def test_a_tag_that_could_not_be_read_is_not_stored(hub: HubServer, buffer: Buffer) -> None:
     row = {"name": "t", "rows": 1, "note": ""}
     with HubClient(hub.address, hub.token) as client:

@@ -142,6 +142,7 @@ def test_append_passes_its_deadline_with_the_hubs_own_words(buffer: Buffer, clie
     assert len(buffer) == 1
 
 
+@pytest.mark.slow
 def test_reads_are_those_of_the_buffer(buffer: Buffer, client: HubClient) -> None:
     buffer.append([make_experience(i, reward=i / 4) for i in range(10)])
     assert client.take([7, 7, 0]).equals(buffer.take([7, 7, 0]))
@@ -220,6 +221,7 @@ def test_annotations_of_another_shape_are_refused(client: HubClient) -> None:
         client.annotate(annotations(range(1)).drop_columns(["stats"]))
 
 
+@pytest.mark.slow
 def test_add_rows_keeps_one_row_per_key(buffer: Buffer, client: HubClient) -> None:
     client.add_rows("groups", [group_row(0), group_row(1)])
     client.add_rows("groups", [group_row(1), group_row(2)])
@@ -258,6 +260,7 @@ def test_add_tasks_keeps_every_field(buffer: Buffer, client: HubClient) -> None:
     assert buffer.tasks("heldout") == client.tasks("heldout") == [task]
 
 
+@pytest.mark.slow
 def test_a_call_that_brings_too_much_is_refused_on_both_sides(
     buffer: Buffer, client: HubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +279,7 @@ def test_a_call_that_brings_too_much_is_refused_on_both_sides(
         client.read("experiences", where=In("seq", tuple(range(1 << 10))))
 
 
+@pytest.mark.slow
 def test_rows_read_elsewhere_can_be_appended_again(client: HubClient, tmp_path) -> None:
     client.append([make_experience(i) for i in range(8)])
     with Buffer(tmp_path / "copy") as copy:
@@ -290,6 +294,7 @@ def test_created_at_of_rows_is_the_hubs(client: HubClient) -> None:
     assert before <= stamp <= now() + datetime.timedelta(seconds=1)
 
 
+@pytest.mark.slow
 def test_a_filter_is_checked_against_its_table(client: HubClient) -> None:
     with pytest.raises(RecipeError, match="the filter is not valid"):
         client.read("groups", None, Compare("reward", "eq", 1))

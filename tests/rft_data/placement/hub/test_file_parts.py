@@ -93,6 +93,7 @@ def test_digests_asked_for_last_are_kept_and_no_others(
     assert parts.digest(two) == file_digest(two) != before
 
 
+@pytest.mark.slow
 def test_client_that_reads_nothing_keeps_no_other_waiting(
     pair: tuple[Channel, Channel], other_pair: tuple[Channel, Channel]
 ) -> None:
@@ -124,6 +125,7 @@ def test_bytes_that_keep_coming_past_the_deadline_are_not_waited_for(pair: tuple
             sent.result(30)
 
 
+@pytest.mark.slow
 def test_clients_that_fetch_a_file_at_the_same_time_over_tls_get_it_whole(tmp_path: Path) -> None:
     weights = tmp_path / "run" / "weights" / "v1"
     weights.mkdir(parents=True)

@@ -93,6 +93,7 @@ def test_two_models_under_one_path_take_turns_without_being_sent_again(node: Nod
     assert node.fetch(ours.with_name("the same by another name")) == []
 
 
+@pytest.mark.slow
 def test_a_copy_goes_when_no_path_leads_to_it_and_it_is_not_the_last_one(node: Node, ours: Path) -> None:
     found = []
     for number in range(4):

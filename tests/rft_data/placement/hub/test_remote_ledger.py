@@ -59,6 +59,7 @@ def test_a_grant_asked_again_is_the_stored_one(buffer: Buffer, client: HubClient
     assert events(buffer) == ["attach", "grant"]
 
 
+@pytest.mark.slow
 def test_a_replaced_consumer_can_do_nothing_more(buffer: Buffer, client: HubClient) -> None:
     old, new = client.ledger("run", 0), client.ledger("run", 0)
     assert old.attach("trainer") == 1
@@ -116,6 +117,7 @@ def test_the_hubs_own_process_shares_the_ledger(hub: HubServer, client: HubClien
         client.ledger("run", 0, max_uses=2).leases()
 
 
+@pytest.mark.slow
 def test_a_sampler_works_on_a_remote_ledger(client: HubClient, tmp_path: Path) -> None:
     versions = VersionRegistry(client, "run", tmp_path)
     versions.issue(0)

@@ -30,6 +30,7 @@ def here(hub: HubServer) -> str:
     return str(replace(parse_address(hub.address), host="127.0.0.1"))
 
 
+@pytest.mark.slow
 def test_rows_go_through_tls_and_come_back(hub: HubServer) -> None:
     with HubClient(here(hub), hub.token) as client:
         assert client.append([make_experience(n) for n in range(20)]).stored == 20
@@ -51,6 +52,7 @@ def test_nothing_of_token_or_rows_can_be_read_on_the_way(tmp_path: Path, host: s
     assert [secret in wire.seen for secret in secrets] == [host == "127.0.0.1"] * 3
 
 
+@pytest.mark.slow
 def test_certificate_follows_from_the_secret(hub: HubServer) -> None:
     digest = parse_address(hub.address).digest
     assert tls.certificate(SECRET).digest == digest

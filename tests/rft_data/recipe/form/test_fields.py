@@ -24,6 +24,7 @@ def fields(text: str) -> dict[str, Field]:
     return {field.key: field for part in parts(schema(), tree) for field in part.fields}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["quickstart", "calculator", "courtesy_ppo", "sums_dpo", "task_curation", "sums_eval"]
 )
@@ -84,6 +85,7 @@ def test_sections_of_another_form_are_fields_too(odd: str) -> None:
     assert any(one.key.startswith(key) and one.value for one in found.values())
 
 
+@pytest.mark.slow
 def test_a_long_list_is_one_field() -> None:
     entry = "  - {name: a, source: {use: jsonl, path: x}}\n"
     found = fields("mode: online\ntasks:\n" + entry * 200)

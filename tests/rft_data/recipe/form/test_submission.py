@@ -23,6 +23,7 @@ def said(found: Answer) -> str:
     return masked(json.dumps(found))
 
 
+@pytest.mark.slow
 def test_fields_are_put_into_the_text_and_checked() -> None:
     found = answer(TEXT, {"explorer.group_size": "1", "name": "mine"})
     assert "name: mine" in found["text"]
@@ -34,6 +35,7 @@ def test_fields_are_put_into_the_text_and_checked() -> None:
     assert any(line.startswith("explorer.group_size = 4  # recipe.yaml:") for line in good["explained"])
 
 
+@pytest.mark.slow
 def test_the_text_and_the_fields_may_both_be_changed() -> None:
     found = worked_on(
         {
@@ -47,6 +49,7 @@ def test_the_text_and_the_fields_may_both_be_changed() -> None:
     assert "\nseed: 9" in found["text"]
 
 
+@pytest.mark.slow
 def test_code_that_a_recipe_names_is_not_run(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     (tmp_path / "mine.py").write_text(f"open({str(ran)!r}, 'w')\nPRESET = Reward = None\n")
@@ -66,6 +69,7 @@ def test_code_that_a_recipe_names_is_not_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_files_are_not_read_and_not_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there.yaml").write_text("name: secret\n")
     monkeypatch.chdir(tmp_path)
@@ -87,6 +91,7 @@ def test_files_are_not_read_and_not_told_of(tmp_path: Path, monkeypatch: pytest.
     assert explained["there.yaml"] == explained["gone.yaml"]
 
 
+@pytest.mark.slow
 def test_paths_stay_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -105,6 +110,7 @@ def test_a_shipped_recipe_may_be_extended() -> None:
     assert fields["stages"]["default"] or fields["stages.0.steps"]["default"]
 
 
+@pytest.mark.slow
 def test_values_of_the_environment_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2-hunter2")
     for key in ("run_dir", "seed", "selector.use", "explorer.engine.use", "name"):

@@ -1,6 +1,7 @@
 """Differences of two judgements, against a plain loop over the rows."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def table(rows: list) -> pa.Table:
     return pa.Table.from_pylist(said, schema=KIND)
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(row, st.none() | row), max_size=12), cut=st.integers(0, 12))
 @settings(max_examples=150)
 def test_difference_equals_a_plain_loop(pairs: list, cut: int) -> None:

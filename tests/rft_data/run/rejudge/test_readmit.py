@@ -126,6 +126,7 @@ def test_later_feedback_adds_groups_in_order(buffer: Buffer) -> None:
     assert [(group.ticket.ordinal, group.seqs) for group in groups] == [(0, (6, 7)), (1, (2, 3))]
 
 
+@pytest.mark.slow
 def test_a_group_is_readmitted_under_one_run_id_only(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     again(buffer)

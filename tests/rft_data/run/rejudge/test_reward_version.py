@@ -75,6 +75,7 @@ def test_a_version_lies_beside_the_stored_reward(explored: Buffer) -> None:
     assert 'feedback_mapper: {key: "reward@other", how: mean, replace: true}' in rescored_text(found, None)
 
 
+@pytest.mark.slow
 def test_another_call_goes_on_where_a_killed_one_stopped(
     explored: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_rewards_of_groups_see_whole_groups(explored: Buffer) -> None:
     assert values(explored) == [0.0, 1.0] * 3
 
 
+@pytest.mark.slow
 def test_shards_share_the_groups_and_may_write_files(explored: Buffer, tmp_path: Path) -> None:
     names = [f"run/0-{n:08d}" for n in range(200)]
     shares = [[name for name in names if in_shard(name, number, 3)] for number in (1, 2, 3)]
@@ -157,6 +159,7 @@ def test_the_name_of_a_version_is_that_of_its_rewards() -> None:
     )
 
 
+@pytest.mark.slow
 def test_groups_judged_by_a_version_are_trained_and_the_lineage_says_so(
     explored: Buffer, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.run.rejudge import StoredVerdicts
@@ -30,6 +31,7 @@ def test_of_two_verdicts_in_one_commit_the_later_counts(buffer: Buffer) -> None:
     assert StoredVerdicts(buffer).verdicts([0]).column("verdict").to_pylist() == ["dropped"]
 
 
+@pytest.mark.slow
 def test_verdicts_survive_compaction(buffer: Buffer) -> None:
     for n in range(5):
         explore(buffer, [[1.0, float(n % 2)]], run_id=f"run{n}")

@@ -64,6 +64,7 @@ def at_hub(folder: Path, act: Callable[[HubServer], None]) -> None:
         act(hub)
 
 
+@pytest.mark.slow
 def test_beside_the_run_the_same_is_stored_as_by_the_owner(
     recipe: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -95,6 +96,7 @@ def test_beside_the_run_the_same_is_stored_as_by_the_owner(
     assert set(here[1]) <= set(there[1])
 
 
+@pytest.mark.slow
 def test_only_groups_of_the_trial_are_readmitted(recipe: Path) -> None:
     with Buffer(recipe.parent / "buffer") as owner:
         one = asked(recipe, LENIENT, beside=False, where="group_id = 'run/0-00000002'")
@@ -106,6 +108,7 @@ def test_only_groups_of_the_trial_are_readmitted(recipe: Path) -> None:
             readmitted(alone, lambda act: act(owner))
 
 
+@pytest.mark.slow
 def test_a_hub_takes_no_group_that_no_run_rejected(recipe: Path) -> None:
     with Buffer(recipe.parent / "buffer", read_only=True) as buffer:
         rows = {row["ordinal"]: row for row in buffer.read("groups").drop(["created_at"]).to_pylist()}

@@ -59,6 +59,7 @@ def test_lag_refuses_times_out_of_order(sampled: list[int], arrived: list[int], 
         lag_histograms(sampled, arrived, leased)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20)), min_size=1))
 def test_lag_histograms_count_every_group_and_add_up(times: list[tuple[int, int, int]]) -> None:
     sampled, arrived, leased = (list(column) for column in zip(*map(sorted, times), strict=True))

@@ -249,7 +249,7 @@ def log_run(folder: Path, tracker: str, name: str, starts: Sequence[Sequence[int
                     metrics.record(step, step + 1, numbers, [SAMPLE])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
 def test_wandb_shows_each_run_once_and_leaves_the_trainers_state_alone(
     wandb_offline: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture

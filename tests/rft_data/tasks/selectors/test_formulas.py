@@ -119,6 +119,7 @@ def test_tasks_on_which_the_references_are_alike_tell_no_position() -> None:
     assert positions == [None, None, 0.0, pytest.approx(0.05), pytest.approx(0.05), pytest.approx(0.07)]
 
 
+@pytest.mark.slow
 def test_learnability_draws_in_proportion_to_the_expected_variance() -> None:
     tasks = make_tasks(3, 100)
     selector = make_selector("learnability", {"decay": 1.0, "prior_weight": 4.0}, tasks, 0)
@@ -143,6 +144,7 @@ def test_expected_learnability_is_near_its_integral(mean: float, variance: float
     assert float(learnability(np.array(mean), variance)) == pytest.approx(exact, abs=0.015)
 
 
+@pytest.mark.slow
 def test_three_level_filter_tells_an_odd_task_from_its_category() -> None:
     tasks, rng = make_tasks(2, 60), np.random.default_rng(0)
     selector = make_selector("hierarchical", {}, tasks, 0)
@@ -158,6 +160,7 @@ def test_three_level_filter_tells_an_odd_task_from_its_category() -> None:
     assert selector.metrics()["pass_rate/a/1.0"] == pytest.approx(0.3, abs=0.12)
 
 
+@pytest.mark.slow
 def test_hierarchical_predicts_better_than_the_last_mean_when_tasks_outnumber_visits() -> None:
     tasks, rng = make_tasks(4, 500), np.random.default_rng(0)
     selector = make_selector("hierarchical", {}, tasks, 0)

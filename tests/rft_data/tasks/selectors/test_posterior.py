@@ -77,6 +77,7 @@ def test_greedy_difficulty_draws_among_tasks_that_are_all_alike() -> None:
     assert len({selector.select(1)[0] for _ in range(30)}) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["difficulty", "mopps"])
 @pytest.mark.parametrize("target", [0.15, 0.5, 0.9])
 def test_thompson_takes_a_task_as_often_as_its_draw_is_nearest_the_target(use: str, target: float) -> None:

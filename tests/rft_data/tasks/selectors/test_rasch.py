@@ -268,6 +268,7 @@ def test_tasks_that_rest_come_again_only_when_no_other_is_left() -> None:
     assert len(set(selector.select(7))) == 7
 
 
+@pytest.mark.slow
 def test_categories_get_places_as_often_as_their_drawn_level_teaches_most() -> None:
     tasks = make_tasks(2, 2500)
     passed = {**dict.fromkeys(range(3), 6), **dict.fromkeys(range(2500, 2502), 2)}

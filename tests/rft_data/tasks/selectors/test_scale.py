@@ -52,6 +52,7 @@ def test_thompson_draws_from_a_part_follow_the_law_of_draws_from_all(use: str) -
         assert abs(ours[kind] - exact[kind]) / (rounds * n) < 4 * error + 1e-3, kind
 
 
+@pytest.mark.slow
 def test_every_task_is_as_often_a_candidate() -> None:
     tasks = make_tasks(1, 3000)
     selector = make_selector("random", {}, tasks, 0)
@@ -74,6 +75,7 @@ def test_candidates_are_enough_when_almost_all_are_retired() -> None:
     assert len(selector._candidates(50, least=50)) >= 50
 
 
+@pytest.mark.slow
 def test_sample_is_uniform_over_what_is_allowed() -> None:
     pool, rng = np.arange(100), np.random.default_rng(0)
     counts = np.zeros(100)

@@ -148,6 +148,7 @@ def test_selector_finds_the_tasks_near_the_target(name: str) -> None:
     assert chosen.count(1.0) / len(chosen) > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["difficulty", "hierarchical"])
 def test_selector_follows_a_policy_that_improves(name: str) -> None:
     tasks, rng = make_tasks(), np.random.default_rng(1)

@@ -71,6 +71,7 @@ def test_batch_std_gives_exactly_zero_to_a_group_of_one_and_to_equal_rewards() -
     assert run("batch_std", state_of([0.3, 0.3], [0, 0]), eps=0.0).abs().max() == 0.0
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.0, 0.25, 1.0])), min_size=2, max_size=6))
 def test_batch_std_counts_a_rollout_of_several_rows_once(rollouts: list[tuple[int, float]]) -> None:
     members = [member for member, (rows, _) in enumerate(rollouts) for _ in range(rows)]

@@ -26,6 +26,7 @@ def whole_step(batch: Batch, kind: str) -> float:
     return math.fsum(sums) / len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @SOME
 @given(
@@ -62,6 +63,7 @@ def test_a_step_without_a_token_is_zero(kind: Aggregation) -> None:
     assert not terms.grad.any()
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_the_share_of_experts_is_that_of_what_is_averaged(batch: Batch) -> None:

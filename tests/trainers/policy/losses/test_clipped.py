@@ -55,6 +55,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -104,6 +105,7 @@ def test_a_ratio_beyond_sixty_nats_is_finite_and_has_no_gradient() -> None:
     assert gradient.item() == 0.0
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches(experts=False), delta=st.none() | st.sampled_from([1.5, 3.0]))
 def test_clipping_equals_trls_dapo(batch: Batch, delta: float | None) -> None:

@@ -50,6 +50,7 @@ def loglinear_ppo_reference(batch: Batch, b: int, logprobs: list[float], **args:
 REFERENCES = {"decoupled_ppo": decoupled_ppo_reference, "loglinear_ppo": loglinear_ppo_reference}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize("args", [{}, {"cap": 0.9, "epsilon_low": 0.1, "epsilon_high": 0.5}])
 @SOME

@@ -76,6 +76,7 @@ def test_a_reference_declares_the_defaults_of_its_loss(name: str) -> None:
             assert declared[parameter.name].default == parameter.default
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 @SOME
 @given(batch=batches())

@@ -40,6 +40,7 @@ def m2po_reference(batch: Batch, b: int, logprobs: list[float], threshold: float
 REFERENCES = {"m2po": m2po_reference}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.04, 0.0004, 1.0])
 @SOME
 @given(batch=batches())

@@ -39,6 +39,7 @@ def sppo_reference(batch: Batch, b: int, logprobs: list[float], epsilon: float =
 REFERENCES = {"opmd": opmd_reference, "sppo": sppo_reference}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"),
     [

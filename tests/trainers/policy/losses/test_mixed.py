@@ -54,6 +54,7 @@ def chord_reference(
 REFERENCES = {"mix": mix_reference, "chord": chord_reference}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -77,6 +78,7 @@ def test_mu_rises_falls_and_stays() -> None:
     assert mu_at(0, 0.8, 0.2, 0, 0) == 0.2
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches(), cut=st.integers(0, 4))
 def test_a_step_cut_anywhere_is_mu_of_one_mean_and_the_rest_of_the_other(batch: Batch, cut: int) -> None:

@@ -115,6 +115,7 @@ FORMS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 """(format, rows) of a log with the two calls of one conversation."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_calls_of_a_trace_are_one_conversation_in_every_form(
     form: str, buffer: Buffer, tmp_path: Path
@@ -319,6 +320,7 @@ def test_a_call_that_two_libraries_logged_is_one_call(buffer: Buffer, tmp_path: 
 # --- scores ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_scores_become_feedback_on_the_row_that_holds_the_answer(buffer: Buffer, tmp_path: Path) -> None:
     about = {"name": "reward", "data_type": "NUMERIC", "source": "ANNOTATION", "trace_id": "t1"}
     rows = [

@@ -77,6 +77,7 @@ def _with_hex_ids(value: Any) -> Any:
     }
 
 
+@pytest.mark.slow
 def test_what_a_client_did_is_one_conversation(written: Any, buffer: Buffer, tmp_path: Path) -> None:
     path = tmp_path / "traces.json"
     path.write_text(json.dumps(written, indent=1))
