@@ -315,7 +315,7 @@ stages:
     trl: {{max_steps: 12, per_device_train_batch_size: 8, learning_rate: 1.0e-3}}
   - algorithm: dpo
     data: {{pairs: mined}}
-    trl: {{max_length: 320, per_device_train_batch_size: 8, learning_rate: 5.0e-3, num_train_epochs: 1}}
+    trl: {{max_length: 320, per_device_train_batch_size: 8, learning_rate: 2.0e-3, num_train_epochs: 1}}
 """
 
 
@@ -357,13 +357,9 @@ def build_model(folder: Path, texts: list[str]) -> None:
     tokenizer.save_pretrained(folder)
 
 
-PROBLEMS = 700
-"""Of these as many pairs are measured, `limit`, as of all 1,319."""
-
-
 def solutions() -> list[Experience]:
     """Three solutions of each problem as a group: two models', right or wrong, and the reference."""
-    rows = gsm8k_rollouts(PROBLEMS)
+    rows = gsm8k_rollouts(1319)
     written = [
         replace(
             row,
@@ -373,7 +369,7 @@ def solutions() -> list[Experience]:
             completion_text=task.answer,
             reward=1.0,
         )
-        for row, task in zip(rows[::2], gsm8k_tasks(PROBLEMS), strict=True)
+        for row, task in zip(rows[::2], gsm8k_tasks(1319), strict=True)
     ]
     return [*rows, *written]
 
