@@ -1,4 +1,4 @@
-"""What a Ray node of the tests starts for each worker, in place of Ray's own `setup_worker.py`.
+"""The program that a Ray node of the tests starts for each worker, in place of Ray's own `setup_worker.py`.
 
 It asks `ray_workers.py` for a process with the libraries loaded that becomes the worker, and lasts as long as
 that one does. It imports next to nothing itself.
@@ -13,7 +13,7 @@ import struct
 import sys
 
 WORKERS = "RFT_TEST_RAY_WORKERS"
-"""Environment variable of a node: the socket of what its workers are forked out of."""
+"""Environment variable of a node: the socket of the process that its workers are forked from."""
 HEAD = struct.Struct("<i")
 OWN_WAY = -1
 """Instead of an exit code: no process was forked."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import importlib
 import json
 import os
@@ -40,7 +39,7 @@ NODE_CODE = (
 def workers_environment() -> dict[str, str]:
     """The variables of a node whose workers are forked; none where no children of the tests are.
 
-    What they are forked out of starts with the first call, and ends with this process.
+    The process that they are forked from starts with the first call, and ends with this one.
     """
     if not (environment := template.loading_environment()):
         return {}
@@ -77,7 +76,7 @@ def forked_workers() -> Iterator[None]:
         yield
 
 
-# --- in the process that is forked -----------------------------------------------------------------
+# --- in the process that workers are forked from -------------------------------------------------
 
 
 def listen(place: str) -> None:
@@ -117,7 +116,6 @@ def _worker(line: socket.socket) -> dict[str, Any]:
         line.sendall(HEAD.pack(OWN_WAY))
         os._exit(0)
     if not (worker := os.fork()):
-        gc.unfreeze()
         template.become(order, descriptors)
         return order
     for one in descriptors:

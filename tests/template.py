@@ -146,7 +146,7 @@ def use_template() -> None:
 
 
 def loading_environment() -> dict[str, str]:
-    """That in which libraries are loaded for children: this process's as its first test found it, and ours.
+    """Environment in which libraries are loaded for children: that which the first test found, and ours.
 
     Empty where the children of this process start as ever.
     """
@@ -202,7 +202,7 @@ def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
 
 
 def variables_read(env: Mapping[str, str]) -> dict[str, str]:
-    """Those of an environment that imports read."""
+    """The variables of an environment that imports read."""
     return {
         name: value
         for name, value in env.items()

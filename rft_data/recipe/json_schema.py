@@ -50,7 +50,7 @@ def recipe_schema() -> dict[str, object]:
 
 @cache
 def schema_text() -> str:
-    """Content of the file that editors read it from."""
+    """The schema as the file beside a recipe, which editors read."""
     return json.dumps(recipe_schema(), indent=1) + "\n"
 
 
