@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests import template
+from tests import template, template_process
 from tests.ray_worker import HEAD, OWN_WAY, WORKERS
 
 _SCRIPT = Path(__file__).with_name("ray_worker.py")
@@ -86,10 +86,10 @@ def listen(place: str) -> None:
     before; the tests' template has, with Data-Juicer's operators.
     """
     template.begins_here()
-    template.load()
+    template_process.load()
     if "ray" in sys.modules:
         raise RuntimeError("a module that is loaded for Ray's workers imports Ray")
-    template.keep()
+    template_process.keep()
     guards: list[int] = []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)
@@ -105,7 +105,7 @@ def listen(place: str) -> None:
                 guards.append(guard)
         else:
             return
-    template.end_with(template.run(order))
+    template_process.end_with(template_process.run(order))
 
 
 def _worker(line: socket.socket) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _worker(line: socket.socket) -> dict[str, Any]:
         line.sendall(HEAD.pack(OWN_WAY))
         os._exit(0)
     if not (worker := os.fork()):
-        template.become(order, descriptors)
+        template_process.become(order, descriptors)
         return order
     for one in descriptors:
         os.close(one)

@@ -48,7 +48,7 @@ def test_it_is_a_child_of_this_process_and_ends_as_it_is_told(tmp_path: Path) ->
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         process = psutil.Process(child.pid)
         assert process.ppid() == os.getpid()
-        assert any(word.endswith("template.py") for word in process.cmdline())
+        assert any(word == str(template.PROCESS) for word in process.cmdline())
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
 
