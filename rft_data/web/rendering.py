@@ -20,7 +20,7 @@ from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.run.record import RECIPE_FILE
 
 DEADLINE_S = 10.0
-"""Seconds for importing and calling it."""
+"""Seconds for importing and calling it, and for its end where it gives no answer."""
 MOST_ROWS, MOST_COLUMNS = 200, 20
 _LAST_LINES = 3
 """Lines of what it printed that a message shows; it may print without end."""
@@ -64,7 +64,7 @@ def rendered(run_dir: Path, name: str, row: Mapping[str, object]) -> Rendered:
     except TimeoutError:
         return Rendered(name, wrong=f"it took longer than {DEADLINE_S:g} s and was ended.")
     except EOFError:
-        how = how_it_ended(child.end(1.0))
+        how = how_it_ended(child.end(DEADLINE_S))
         return Rendered(name, wrong=f"its process ended with {how}. {' '.join(lines)}".rstrip())
     finally:
         child.close()

@@ -21,7 +21,7 @@ from tests.rft_data.web.test_guard import HOSTILE, elements
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "frozen_lake.yaml"
 RENDERERS = """
-import os, sys, time
+import atexit, os, sys, time
 
 def text(row):
     print("loud", flush=True)
@@ -34,6 +34,11 @@ def big(row): return "x" * 2_000_000
 def hungry(row): return str(len(bytearray(3 << 30)))
 def wrong(row): raise KeyError("<script>no city</script>")
 def leaves(row): sys.exit(4)
+
+def lingers(row):
+    atexit.register(time.sleep, 1.5)
+    sys.exit(4)
+
 def sleeps(row): time.sleep(60)
 def ends_all(row): os.kill(os.getpid(), 9)
 """
@@ -111,6 +116,7 @@ def test_other_values_are_refused(made: object) -> None:
         ("hungry", "it needs more than 2 GiB of memory."),
         ("wrong", "KeyError: '<script>no city</script>'"),
         ("leaves", "its process ended with exit code 4."),
+        ("lingers", "its process ended with exit code 4."),
         ("ends_all", "its process ended with signal SIGKILL."),
     ],
 )
