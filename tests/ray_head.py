@@ -26,6 +26,8 @@ from tests.waiting import wait_for
 
 _RAY = [sys.executable, "-c", f"{NODE_CODE}from ray.scripts.scripts import main; main()"]
 _STORE = f"--object-store-memory={100 << 20}"
+_PORTS = ["--min-worker-port=0", "--max-worker-port=0"]
+"""Of workers: any that is free, not those from 10002 on, which another Ray of this machine uses too."""
 _HERE = "127.0.0.1"
 
 
@@ -77,7 +79,11 @@ class Head:
         log = self._opened.enter_context((self.folder / f"{name}.log").open("wb"))
         command = [*_RAY, "start", "--block", f"--node-ip-address={_HERE}", _STORE, "--disable-usage-stats"]
         process = subprocess.Popen(
-            [*command, *options], stdout=log, stderr=log, start_new_session=True, env=self._environment
+            [*command, *_PORTS, *options],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=self._environment,
         )
         self._processes.append(process)
         return process
