@@ -79,6 +79,7 @@ def test_a_workflow_runs_what_is_run_here_with_actions_of_a_known_major_version(
     assert workflow["permissions"] == {"contents": "read"}
 
 
+@pytest.mark.slow
 def test_every_week_runs_are_broken_off_everywhere_and_nodes_are_cut_and_lost() -> None:
     workflow = YAML(typ="safe").load((ROOT / ".github" / "workflows" / "weekly.yml").read_text())
     matrix = workflow["jobs"]["make"]["strategy"]["matrix"]

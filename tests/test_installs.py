@@ -130,6 +130,7 @@ def installed(environment: Callable[[str], Path]) -> Path:
     return environment("")
 
 
+@pytest.mark.heavy
 def test_the_wheel_holds_all_that_is_shipped(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())

@@ -43,7 +43,7 @@ def forked() -> None:
         pytest.skip("children of the tests are not forked here")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("more", [{}, {"HF_HOME": "elsewhere"}], ids=["forked", "as ever"])
 def test_a_worker_is_of_its_job_and_its_exit_code_is_known(tmp_path: Path, more: dict[str, str]) -> None:
     node = started(tmp_path, 0, **more)
@@ -53,6 +53,7 @@ def test_a_worker_is_of_its_job_and_its_exit_code_is_known(tmp_path: Path, more:
     assert node.returncode == 7
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_with_what_was_started_for_it(tmp_path: Path) -> None:
     node = started(tmp_path, 600)
     assert node.stdout is not None
@@ -63,6 +64,7 @@ def test_a_worker_is_killed_with_what_was_started_for_it(tmp_path: Path) -> None
     node.communicate()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_what_was_started_for_it(tmp_path: Path) -> None:
     node = started(tmp_path, 600)
     assert node.stdout is not None

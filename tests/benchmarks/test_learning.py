@@ -53,6 +53,7 @@ def test_cells_of_a_seed_differ_in_what_their_preset_needs_and_nothing_else(tmp_
     assert all(rest(name) == rest("grpo") for name in ("ppo", "mix", "on_policy_distill", "remax"))
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
     one, seed, other = Cell("grpo", 0), Cell("grpo", 1), Cell("rloo", 0)
@@ -123,6 +124,7 @@ def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path)
     assert records.missing(grid[:3]) == grid[1:3]
 
 
+@pytest.mark.slow
 def test_the_variants_change_rewards_or_the_age_of_rollouts(tmp_path: Path) -> None:
     def of(variant: Variant) -> Any:
         changes = Cell("dapo", 0, variant=variant).changes(tmp_path / "m", tmp_path / "t", tmp_path)

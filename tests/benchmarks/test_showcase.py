@@ -18,6 +18,7 @@ def saved(contender: str) -> dict[str, Any]:
     return load_recipe(RECIPE, Cell(contender, 0).changes(Path("root"))).saved()
 
 
+@pytest.mark.slow
 def test_the_runs_differ_from_the_quickstart_in_one_part() -> None:
     whole = saved("rl")
 

@@ -184,6 +184,7 @@ def test_appends_do_not_hold_up_the_event_loop_nor_each_other(make: Make) -> Non
     assert buffer.most_inside == 2
 
 
+@pytest.mark.slow
 def test_rows_that_the_door_refuses_are_missing_from_seqs_and_counted_in_rows(
     make: Make, buffer: Buffer
 ) -> None:

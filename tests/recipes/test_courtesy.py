@@ -24,6 +24,7 @@ SAMPLES = RECIPES / "samples"
 TASK = Task("letters", ({"role": "user", "content": "I am Ada. My lamp is late."},))
 
 
+@pytest.mark.slow
 def test_samples_are_what_the_generator_writes(tmp_path: Path) -> None:
     main(tmp_path)
     for name in ("courtesy_answers.jsonl", "courtesy_pairs.jsonl", "courtesy_safety.jsonl"):

@@ -119,6 +119,7 @@ def test_a_search_that_finds_nothing_is_no_solution() -> None:
     assert countdown.guessed(asked("Make it.", "7 + 8 - 4")) == "#### 7+8-4"
 
 
+@pytest.mark.slow
 def test_careful_programs_pass_their_tests_and_hasty_ones_often_do_not() -> None:
     tasks = jsonl_tasks(
         SAMPLES / "small_programs.jsonl",

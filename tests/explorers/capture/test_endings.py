@@ -122,6 +122,7 @@ def test_an_end_whose_request_is_cancelled_is_whole_before_the_server_stops(plac
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_reward_that_comes_with_a_second_end_is_not_lost(place: Place) -> None:
     async def story() -> None:
         name = await place.said()
@@ -158,6 +159,7 @@ def test_a_reward_that_comes_while_an_end_fails_is_kept(place: Place) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_tasks_without_a_prompt_are_told_apart_by_what_was_asked(place: Place) -> None:
     async def story() -> None:
         for text in ("4", "5"):

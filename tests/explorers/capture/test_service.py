@@ -206,6 +206,7 @@ def test_a_client_that_goes_away_ends_its_request_and_the_turn_is_not_trained(
         assert '"aborted_turns":1' in rows[0]["metadata"]
 
 
+@pytest.mark.heavy
 def test_clients_that_come_and_go_are_never_mixed(served: Served) -> None:
     """150 trajectories at once, each with a prompt of its own; a third of the requests is given up."""
     dice = random.Random(5)  # noqa: S311

@@ -131,6 +131,7 @@ def test_a_long_prompt_of_several_choices_is_made_ids_once_beside_the_loop(templ
     assert len(model.rows(TASK, CONTEXT)) == 8
 
 
+@pytest.mark.slow
 def test_a_prompt_that_no_tokens_of_the_context_hold_is_not_made_ids(template_of, saying) -> None:
     template = template_of("qwen2.5")
     engine, model = saying(template, "four<|im_end|>")

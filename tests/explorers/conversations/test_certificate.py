@@ -46,6 +46,7 @@ def test_predicted_rows(template_of, family: str, arguments: dict[str, Any], row
         assert broken == {name for name, count in rows.items() if count > 1}
 
 
+@pytest.mark.slow
 def test_certificate_names_the_roles_and_the_reason(template_of) -> None:
     certificate = certify(template_of("qwen3"))
     assert certificate.breaking_roles == ("user",)

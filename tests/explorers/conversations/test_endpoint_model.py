@@ -106,6 +106,7 @@ def test_one_question_is_a_row_of_messages_that_says_who_answered(tmp_path: Path
     assert meter.take()["tokens"] == 3
 
 
+@pytest.mark.slow
 def test_tools_are_called_and_the_conversation_is_one_row(tmp_path: Path) -> None:
     says = in_turn(
         calling(("add", {"number": 2}), ("add", "{no json"), content="Let me see."),

@@ -81,6 +81,7 @@ def test_transports_bring_what_peft_merges(tied: Published, transport: dict[str,
     brought_by.close()
 
 
+@pytest.mark.slow
 def test_senders_merge_before_they_send(tied: Published) -> None:
     pytest.importorskip("vllm")
     ref, want = adapter_ref(tied)

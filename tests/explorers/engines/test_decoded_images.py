@@ -108,6 +108,7 @@ def test_an_image_that_could_not_be_fetched_is_fetched_by_the_next_that_asks() -
     assert images("a").width == 64
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the figures of Linux and of glibc")
 def test_nothing_of_a_large_image_stays_in_memory_but_its_pixels(tmp_path: Path) -> None:

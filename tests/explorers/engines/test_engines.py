@@ -116,6 +116,7 @@ def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(b
             assert largest_error(bench, name, prompt, completion) <= 1e-4
 
 
+@pytest.mark.slow
 def test_spans_cover_every_token_with_the_served_version(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     for completion in sample(bench.engine, PROMPTS, Sampling(9)):
@@ -180,6 +181,7 @@ def test_the_same_seed_and_step_sample_the_same_whatever_the_process_drew(bench:
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.slow
 @STEPPED_BY_US
 def test_an_engine_leaves_the_process_as_it_was(bench: Any) -> None:
     threads, seeds = torch.set_num_threads, (random.getstate(), torch.get_rng_state())
@@ -235,6 +237,7 @@ def sealed(ref: WeightRef) -> WeightRef:
     return ref
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tensor", "says"),
     [
@@ -343,6 +346,7 @@ def test_versions_only_grow(bench: Any) -> None:
     assert bench.engine.version == new.version
 
 
+@pytest.mark.slow
 def test_weights_do_not_change_under_a_request(bench: Any) -> None:
     good, other = bench.ref("a"), bench.ref("b")
     bench.engine.load_weights(good)
@@ -376,6 +380,7 @@ def test_a_cancelled_request_leaves_the_engine_ready(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("b"))
 
 
+@pytest.mark.slow
 @STEPPED_BY_US
 def test_a_failure_inside_reaches_every_caller_and_ends_the_engine(bench: Any) -> None:
     engine = bench.fresh()
@@ -427,6 +432,7 @@ def test_an_engine_that_sleeps_serves_nothing_and_wakes_with_its_weights(bench: 
     assert largest_error(bench, "b", PROMPTS[0], sample(engine, PROMPTS[:1], Sampling(8))[0]) <= 1e-4
 
 
+@pytest.mark.slow
 def test_a_prompt_without_room_is_an_error_of_that_row(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     with pytest.raises(RowError, match=f"max_model_len {bench.room}"):

@@ -110,6 +110,7 @@ def test_cancelled_rollouts_end_their_sessions(tokenizer: Any, url: str) -> None
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_a_full_server_is_a_connection_that_may_pass(tokenizer: Any, url: str) -> None:
     open_ones = [OpenEnvText(CounterClient(base_url=url)) for _ in range(3)]
     for one in open_ones:

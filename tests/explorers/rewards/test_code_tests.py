@@ -98,6 +98,7 @@ def test_bash_by_statements(by_share: CodeTests, source: str, passed: int) -> No
     assert scored(by_share, one, f"```bash\n{source}\n```")["passed"] == passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

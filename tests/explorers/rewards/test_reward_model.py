@@ -112,6 +112,7 @@ def test_conversation_that_is_too_long_is_unscored_and_no_other(scorer: Path) ->
     assert isinstance(other, float)
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_is_a_judges_failure_of_that_completion_alone(
     scorer: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_model_that_fails_is_a_judges_failure_of_that_completion_alone(
     assert "the reward model failed: IndexError" in found[1].reason
 
 
+@pytest.mark.slow
 def test_a_score_that_is_no_number_is_a_judges_failure(scorer: Path, tmp_path: Path) -> None:
     broken = load_scorer(scorer)
     torch.nn.init.constant_(broken.score.weight, float("nan"))

@@ -28,6 +28,7 @@ TASK = Task("toys", ({"role": "user", "content": "?"},), answer="1", metadata={"
 Make = Callable[..., RewardPool]
 
 
+@pytest.mark.slow
 def test_a_child_starts_without_what_few_rewards_need() -> None:
     code = (
         "import sys, explorers.rewards.reward_child;"
@@ -96,6 +97,7 @@ def test_whatever_a_reward_does_short_of_ending_its_process_is_a_value_or_a_reas
     assert pool.restarts == restarts
 
 
+@pytest.mark.slow
 def test_what_a_reward_prints_or_reads_never_reaches_the_channel(
     make: Make, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_killed_reward_loses_one_reward_only(pool: RewardPool, act: str, reaso
     assert not runs(int(before))
 
 
+@pytest.mark.slow
 def test_a_reward_that_forks_and_returns_twice_gives_no_other_call_its_answer(make: Make) -> None:
     pool = make({"use": ACT, "args": {"value": 1.0}})
     ask(pool, *["good"] * 100)  # so quick that many are sent ahead from now on
@@ -139,6 +142,7 @@ def test_a_reward_that_forks_and_returns_twice_gives_no_other_call_its_answer(ma
     assert pool.restarts == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

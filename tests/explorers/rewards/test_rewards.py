@@ -146,7 +146,7 @@ def test_memory_that_runs_out_is_for_the_process_to_answer() -> None:
         judge(greedy, reward_kind(greedy, "greedy"), task("1"), "")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_math_verify_agrees_with_the_labels_of_real_gsm8k_solutions() -> None:
     rows = solutions(1319)
     written = [

@@ -119,6 +119,7 @@ def test_an_answer_in_a_pattern_is_plain_text(before: str, answer: str, after: s
     assert scored("regex", text, answer, whole) == float(text.strip() == answer)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([r"a+b", r"^\d{2,3}$", r"(?s)x.y", r"(cat|dog)s?", r"[^a-c]", r"(?m)^b$", r"a*?b\b"]),
     st.text("abcxy12\n cdogts", max_size=12),
@@ -165,6 +166,7 @@ def test_number_reads_the_last_number(completion: str, value: float | None) -> N
     assert scored("number", completion, str(42 if value is None else value)) == float(value is not None)
 
 
+@pytest.mark.slow
 @given(
     st.floats(-1e6, 1e6).map(lambda x: round(x, 3)),
     st.floats(-1e6, 1e6).map(lambda x: round(x, 3)),

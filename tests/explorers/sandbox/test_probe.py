@@ -13,6 +13,7 @@ from rft_data.core.errors import SandboxError
 from rft_data.core.words import SandboxKind
 
 
+@pytest.mark.slow
 def test_the_probe_sees_that_no_sandbox_holds_nothing() -> None:
     reason = probe(SandboxKind.NONE)
     for could in (
@@ -34,6 +35,7 @@ def test_none_is_taken_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         choose("auto")
 
 
+@pytest.mark.slow
 def test_a_kind_that_was_asked_for_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SandboxError, match="bwrap is not installed"):

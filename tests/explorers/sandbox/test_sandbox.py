@@ -20,6 +20,7 @@ from tests.processes import children_of, runs
 from tests.waiting import wait_for
 
 
+@pytest.mark.slow
 def test_a_program_reads_stdin_and_writes(sandbox: Sandbox) -> None:
     source = "import sys\nprint(input()[::-1])\nprint('no', file=sys.stderr)\nsys.exit(3)"
     ran = sandbox.run(Program("python", source, "hello\n"))
@@ -61,6 +62,7 @@ def test_programs_share_nothing(sandbox: Sandbox) -> None:
     assert ran.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_language_that_is_not_known_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match="language 'pythn' is not known; did you mean 'python'"):
         sandbox.run(Program("pythn", ""))

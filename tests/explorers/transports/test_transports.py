@@ -118,6 +118,7 @@ def folders(memory: Path) -> list[str]:
     return sorted(p.name for p in memory.glob("*/*/v????????"))
 
 
+@pytest.mark.slow
 def test_shared_memory_brings_what_was_published_and_leaves_nothing(tied: Any, memory: Path) -> None:
     transport = SharedMemory(str(memory))
     for name in ("a", "b"):
@@ -153,6 +154,7 @@ def test_engines_of_a_node_share_one_copy_and_older_ones_go_once_unread(
     assert folders(memory) == []
 
 
+@pytest.mark.slow
 def test_damage_is_found_while_copying_to_shared_memory(tied: Any, memory: Path) -> None:
     transport = SharedMemory(str(memory))
     with pytest.raises(IntegrityError, match="does not match the digest"):
@@ -167,6 +169,7 @@ def test_damage_is_found_while_copying_to_shared_memory(tied: Any, memory: Path)
     transport.close()
 
 
+@pytest.mark.slow
 def test_a_copy_of_other_weights_under_the_same_number_is_not_served(tied: Any, memory: Path) -> None:
     transport = SharedMemory(str(memory))
     ref = tied.ref("a")
@@ -203,6 +206,7 @@ def test_what_a_killed_run_left_in_shared_memory_goes_with_the_next(tied: Any, m
     other.close()
 
 
+@pytest.mark.slow
 def test_a_full_shared_memory_says_so_and_keeps_nothing(
     tied: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,6 +387,7 @@ def test_an_explorer_that_reaches_no_other_costs_them_one_try_and_no_later_versi
     assert "one" not in sender._alone
 
 
+@pytest.mark.slow
 def test_a_group_refuses_damage_and_says_what_it_cannot_have(tied: Any, sender: GroupSender) -> None:
     [one] = of_group(sender, "one")
     broken, gone = damaged(tied.ref("a")), tied.ref("b")
@@ -473,6 +478,7 @@ def test_an_engine_waits_for_an_offer_until_its_deadline() -> None:
         transport.fetch(WeightRef("run", 4, 0, "/nowhere"))
 
 
+@pytest.mark.slow
 def test_an_engine_too_many_is_refused(tied: Any) -> None:
     import base64
 

@@ -154,6 +154,7 @@ def test_what_a_program_says_of_its_key_is_kept_nowhere(
     assert key[1:] not in f"{row}{fallen}{caplog.text}"
 
 
+@pytest.mark.slow
 def test_a_request_that_cannot_be_honoured_is_named(tokenizer: Any) -> None:
     outcome, _, _ = play(tokenizer, program("refused"), "4")
     assert isinstance(outcome, RowError)

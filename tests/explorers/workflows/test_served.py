@@ -177,6 +177,7 @@ def test_clients_that_no_rollout_waits_for_are_served_and_not_recorded(tokenizer
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alike", "asked"), [(1.0, "two and two?"), (0.4, "what is two and two?")])
 def test_clients_that_ask_alike_are_one_group(tokenizer: Any, alike: float, asked: str) -> None:
     async def story() -> None:
@@ -227,6 +228,7 @@ def test_a_fault_of_the_engine_is_the_rollouts_whatever_its_client_makes_of_it(t
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_key_opens_its_own_trajectory_and_the_token_opens_none(tokenizer: Any) -> None:
     async def story() -> None:
         async with running(tokenizer, "a", "b") as run:
@@ -310,6 +312,7 @@ def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_what_one_client_may_have_at_a_time_and_in_all_is_bounded(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +352,7 @@ def test_what_one_client_may_have_at_a_time_and_in_all_is_bounded(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_what_clients_send_is_bounded_too(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt is kept as long as its trajectory: of one, and of all together."""
     monkeypatch.setattr("explorers.workflows.served._ROOM", 400)

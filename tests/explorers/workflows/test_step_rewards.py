@@ -11,6 +11,7 @@ from rft_data.core.workflow import Unscored
 from tests.explorers.workflows.test_worlds import PLACE, play, rows_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "rewards"),
     [("conversation", [-0.5]), ("step_wise", [-0.5, -0.5, 0.5]), ("step_wise_fresh", [-0.5, -0.5, 0.5])],

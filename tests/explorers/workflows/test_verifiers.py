@@ -85,6 +85,7 @@ def test_turns_with_an_environment_are_one_exact_row(tokenizer: Any) -> None:
     assert worlds.TORN_DOWN == ["hints"]
 
 
+@pytest.mark.slow
 def test_tools_of_an_environment_are_called(tokenizer: Any) -> None:
     says = [call("add", x=2, y=3), call("add", x=2), "5"]
     played = play(tokenizer, settings("calculator"), *says, task=tasks("calculator")[0])
@@ -185,6 +186,7 @@ def test_a_bug_of_the_environment_fails_the_rollout_and_frees_what_it_holds(toke
     assert worlds.CLEANED == ["5"]
 
 
+@pytest.mark.slow
 def test_a_late_rollout_is_cleaned_up(tokenizer: Any) -> None:
     workflow = make_workflow(settings("hints", failure="slow"), tokenizer, NONE)
     rollouts = Rollouts(

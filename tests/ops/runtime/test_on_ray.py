@@ -77,6 +77,7 @@ def test_a_list_over_ray_data_keeps_and_loses_what_it_does_here(ray_core, monkey
     assert found[0][1].num_rows
 
 
+@pytest.mark.heavy
 def test_workers_on_ray_do_the_same(experiences, ray_core):
     run = pipeline([{"told_by_text_mapper": {}}], Limits(workers=1, where="ray", budget_s=2.0))
     try:

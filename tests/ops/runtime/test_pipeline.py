@@ -60,6 +60,7 @@ def fails_with():
     OPERATORS.modules.pop("fails_as_told_mapper", None)
 
 
+@pytest.mark.slow
 def test_every_row_gets_one_annotation_in_input_order(experiences):
     table = experiences(["g", "h", "g", "h", "g"], [1.0, 1.0, 0.0, 1.0, None])
     out = pipeline(GRPO).run(table)

@@ -118,6 +118,7 @@ def test_argument_that_imports_code_is_refused_unless_allowed():
     build({"semantic_diversity_filter": {**args, "model": "/a/folder"}})
 
 
+@pytest.mark.slow
 def test_no_operator_of_the_allow_list_evaluates_or_runs_anything():
     import ast
     import inspect

@@ -122,6 +122,7 @@ def test_copies_among_real_solutions_are_found_and_the_others_are_not():
     assert {member for member, _ in reasons} == {"0", "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("across_tasks", [False, True])
 def test_batch_scope_agrees_with_the_exact_rule_where_it_is_clear(operator, across_tasks):
     originals = gsm8k_rollouts(80)
@@ -286,6 +287,7 @@ def test_store_keeps_what_came_first_whatever_the_batches(operator, buffer, acro
     assert keep.tolist() == whole.keep.tolist()
 
 
+@pytest.mark.slow
 def test_later_rows_never_change_an_earlier_verdict(operator, buffer):
     rows = rollouts(80)
     buffer.append(incoming(rows[:50]))
@@ -317,6 +319,7 @@ def test_a_restart_reads_only_what_was_not_kept_beside_the_buffer(
     assert other.rows == 210
 
 
+@pytest.mark.slow
 def test_what_was_judged_is_kept_beside_the_buffer_from_the_first_full_portion_on(
     operator, buffer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -341,6 +344,7 @@ def test_a_buffer_with_fingerprints_beside_it_is_in_order(operator, buffer, monk
     assert report.findings == ()
 
 
+@pytest.mark.slow
 def test_a_reader_decides_the_same_and_writes_nothing(operator, buffer, monkeypatch):
     monkeypatch.setattr(fingerprints, "FLUSH_ROWS", 10)
     buffer.append(incoming(rollouts(60)))
@@ -353,6 +357,7 @@ def test_a_reader_decides_the_same_and_writes_nothing(operator, buffer, monkeypa
     assert sorted(path.name for path in buffer.root.iterdir()) != before
 
 
+@pytest.mark.slow
 def test_evaluation_rows_are_neither_originals_nor_repeats(operator, buffer):
     rows = rollouts(1)
     buffer.append(incoming(rows, source="eval"))

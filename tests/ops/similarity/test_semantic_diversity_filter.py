@@ -103,6 +103,7 @@ def test_the_farthest_apart_stay(operator, rows, count):
     assert set(np.flatnonzero(judgement.keep).tolist()) == spread(groups, texts, count)
 
 
+@pytest.mark.slow
 @given(rows=rows, count=st.integers(1, 4))
 @settings(deadline=None, max_examples=30)
 def test_as_many_stay_of_each_group_as_are_asked_for(operator, rows, count):

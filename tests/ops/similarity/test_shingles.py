@@ -53,6 +53,7 @@ def test_hashes_are_the_same_everywhere_and_for_ever():
 GOLDEN = [6711266111437555845, 11252534565196717635]
 
 
+@pytest.mark.slow
 def test_white_space_at_the_end_is_no_part_of_the_last_word():
     texts = pa.table({"text": ["a b\n"]})
     wanted = shingles(pa.table({"text": ["a b"]}), "text", 1).hashes.tolist()

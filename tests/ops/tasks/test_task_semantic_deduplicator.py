@@ -35,6 +35,7 @@ def tasks(*rows: tuple[str, str]) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_prompts_that_mean_the_same_go_and_held_out_ones_stay(operator, model):
     table = tasks(
         ("train", "tom buys apples"),
@@ -65,6 +66,7 @@ def test_a_threshold_out_of_bounds_and_a_missing_model_are_refused(operator, tmp
         operator("task_semantic_deduplicator", model=str(tmp_path / "none")).judge(tasks(("train", "a")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "protected"), [(1, 0), (7, 3), (1500, 0), (1500, 1200), (2100, 40)])
 def test_twins_are_those_of_a_greedy_loop(count, protected):
     rng = np.random.default_rng(count + protected)

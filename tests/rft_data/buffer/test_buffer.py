@@ -293,6 +293,7 @@ def test_leased_tells_which_rows_are_masked(buffer: Buffer) -> None:
     assert buffer.leased(lease_of(0, 1, 2, 3), "p").table["masked"].to_pylist() == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_objects_and_tables_in_one_commit_each_get_their_own_row_numbers(tmp_path: Path) -> None:
     def rows(*numbers: int) -> list[Experience]:
         return [make_experience(number) for number in numbers]

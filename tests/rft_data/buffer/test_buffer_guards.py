@@ -51,6 +51,7 @@ def verdicts(**changes: object) -> pa.Table:
     return to_table([{**row, **changes}], ANNOTATIONS)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_after_close(tmp_path: Path) -> None:
     first = Buffer(tmp_path / "b")
     first.append([make_experience(0)])
@@ -164,6 +165,7 @@ def test_what_a_caller_does_to_its_memory_later_changes_nothing(buffer: Buffer) 
     assert buffer.take([0]).column("token_ids").to_pylist() == [[5, 6, 7, 8]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -315,6 +315,7 @@ TestBufferModel.settings = settings(
 )
 
 
+@pytest.mark.slow
 def test_a_late_release_does_not_take_a_newer_lease_away(buffer: Buffer) -> None:
     ledger = Ledger(buffer, "run", 0)
     groups = [

@@ -24,6 +24,7 @@ def test_preferences_are_stored_once_and_come_back_whole(buffer: Buffer) -> None
     assert (stored[1].metadata, list(stored[1].messages)) == ({"k": [1]}, [])
 
 
+@pytest.mark.slow
 def test_feedback_names_the_row_it_is_about(buffer: Buffer) -> None:
     row = make_experience(0, reward=None)
     buffer.append([row])
@@ -45,6 +46,7 @@ def test_feedback_on_nothing_or_without_a_number_is_refused(buffer: Buffer) -> N
     assert buffer.counts()["feedback"] == 0
 
 
+@pytest.mark.slow
 def test_payloads_are_stored_once_and_checked_when_read(buffer: Buffer) -> None:
     image = bytes(range(256)) * 400
     name = buffer.add_payload(image, "image/png")
@@ -56,6 +58,7 @@ def test_payloads_are_stored_once_and_checked_when_read(buffer: Buffer) -> None:
         buffer.payload("x")
 
 
+@pytest.mark.slow
 def test_side_tables_know_their_rows_after_a_restart(buffer: Buffer) -> None:
     name = buffer.add_payload(b"abc", "text/plain")
     buffer.close()

@@ -18,6 +18,7 @@ from tests.small_disk import small_disk_at
 GROUP = GroupResult(Ticket("run/0-00000000", 0, 0), TaskKey("arith", "t0"), (1.0,), "arrived", 0, (0,))
 
 
+@pytest.mark.slow
 def test_append_is_refused_while_the_disk_is_nearly_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_full_disk_costs_no_acknowledged_row_and_appends_go_on_when_there_is_r
         assert len(reopened) == len(acked) + 8
 
 
+@pytest.mark.slow
 def test_the_first_write_to_a_table_on_a_full_disk_says_so_and_works_later(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ class Torn(list):
         raise RuntimeError("the device is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["b", "ab", "ba", "abba", "bb", "aab"])
 def test_append_that_cannot_be_prepared_fails_alone_and_nobody_waits_after_it(
     buffer: Buffer, order: str

@@ -93,6 +93,7 @@ def test_compaction_keeps_row_numbers_ids_and_digests(buffer: Buffer) -> None:
         assert again._store.rows("experiences").take([20]).column("seq").to_pylist() == [20]
 
 
+@pytest.mark.slow
 def test_janitor_removes_what_no_version_names(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     data = buffer.root / "experiences.lance" / "data"

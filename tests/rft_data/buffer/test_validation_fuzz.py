@@ -194,7 +194,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
         opened.buffer.close()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @FUZZ
 @given(data=st.data(), how=st.sampled_from(["whole", "sliced", "chunked", "empty"]))
 def test_any_table_is_stored_quarantined_or_refused(target: Target, data: st.DataObject, how: str) -> None:
@@ -255,7 +255,7 @@ GARBAGE = st.one_of(
 FIELDS = sorted(set(INCOMING.names) - {"experience_id"})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @FUZZ
 @given(data=st.data(), bad=st.sets(st.integers(0, ROWS - 1), max_size=2))
 def test_experiences_with_garbage_in_them_cost_no_other_row(

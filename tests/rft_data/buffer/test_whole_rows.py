@@ -67,6 +67,7 @@ READS: dict[str, Callable[[Buffer, Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", READS)
 def test_a_damaged_row_does_not_leave_the_buffer_and_is_named(
     damaged: Buffer, tmp_path: Path, how: str

@@ -83,6 +83,7 @@ def test_only_fragments_that_may_hold_the_numbers_are_looked_at(tmp_path: Path) 
         assert len(zones) == 1  # what is merged away is forgotten
 
 
+@pytest.mark.slow
 def test_a_fragment_is_read_once_for_its_numbers_whatever_versions_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_process_without_mark_and_parent_survives_and_does_not_keep_the_reader
         os.kill(escaped, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_child_of_a_child_takes_what_it_started_along(start: Start) -> None:
     child = start("nest")
     detached = int(child.line(60.0))
@@ -167,6 +168,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a process may outlive its parent elsewhere")
 def test_a_stopped_child_ends_with_its_parent() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

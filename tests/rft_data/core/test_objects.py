@@ -78,6 +78,7 @@ def test_a_machine_without_a_name_is_that(monkeypatch: pytest.MonkeyPatch) -> No
     assert "secret@" not in said
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_not_there_is_the_stores_own_word(
     monkeypatch: pytest.MonkeyPatch, empty: int, tmp_path: Path
 ) -> None:

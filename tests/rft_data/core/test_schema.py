@@ -59,6 +59,7 @@ def test_experiences_survive_the_table_and_keep_their_digest(rows: list[Experien
     assert row_digests(to_table(back, EXPERIENCES)) == row_digests(table)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 5), st.integers(1, 3))
 def test_digest_does_not_depend_on_where_the_row_stands(offset: int, chunks: int) -> None:
     rows = [make_experience(i, reward=float(i)) for i in range(8)]

@@ -101,6 +101,7 @@ def test_only_the_key_and_the_rows_asked_for_are_read(buffer: Buffer) -> None:
     assert feedback_about(buffer, "reward", []).num_rows == 0
 
 
+@pytest.mark.slow
 def test_many_rows_are_found_as_few_are(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [make_experience(n) for n in range(6)]
     buffer.append(rows)
@@ -113,6 +114,7 @@ def test_many_rows_are_found_as_few_are(buffer: Buffer, monkeypatch: pytest.Monk
     assert few.column("value").to_pylist() == [1.0, 2.0, 3.0, 4.0]
 
 
+@pytest.mark.slow
 def test_a_withdrawal_is_new_however_often_it_is_said(buffer: Buffer) -> None:
     row = make_experience(0)
     buffer.append([row])
@@ -193,6 +195,7 @@ def test_a_file_that_stops_stores_nothing_and_says_so(tmp_path: Path) -> None:
     assert "are stored" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_correction_back_to_an_earlier_value_counts_and_a_repeated_import_does_not(
     buffer: Buffer, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def judged(buffer, *operators):
     return rows, OperatorPipeline([*operators], name="experience_ops").run(rows)
 
 
+@pytest.mark.slow
 def test_best_against_worst_finds_the_groups_that_mining_finds(buffer: Buffer) -> None:
     buffer.append(rollouts())
     mined = {pair.task_id for pair in mined_pairs(buffer, None, 0.5) if not isinstance(pair, Exception)}
@@ -56,6 +57,7 @@ def test_best_against_worst_finds_the_groups_that_mining_finds(buffer: Buffer) -
         assert row["source"] == "mined"
 
 
+@pytest.mark.slow
 def test_all_pairs_are_stored_once_and_not_of_dropped_rows(buffer: Buffer) -> None:
     buffer.append(rollouts())
     every = {"preference_pair_mapper": {"pairs": "all"}}

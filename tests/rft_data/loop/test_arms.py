@@ -59,6 +59,7 @@ def test_the_pinned_explorer_follows_so_many_publications_late(
     assert on_disk == list(range(min(6 - behind - 1, 5), 7)), "what nobody needs any more is deleted"
 
 
+@pytest.mark.slow
 def test_publications_some_steps_apart_count_as_publications(versions: VersionRegistry) -> None:
     pair = Pinned(versions, behind=2 * 3)  # two publications, three steps apart
     for step in range(10):

@@ -60,6 +60,7 @@ def shaped(buffer: Buffer):
     return buffer, results, pipeline_hash
 
 
+@pytest.mark.slow
 def test_the_variance_of_shaped_rewards_decides_and_selectors_learn_of_dropped_ones(shaped) -> None:
     buffer, results, _ = shaped
     assert [result.rewards for result in results] == [(0.25, 1.0), (0.25, 0.25)]

@@ -74,6 +74,7 @@ def test_mixed_run_trains_on_imported_answers(tmp_path: Path) -> None:
         assert sum(rows[seq]["source"] == "expert" for seq in lease["seqs"]) == 1
 
 
+@pytest.mark.slow
 def test_expert_groups_are_opened_once(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         rows = [

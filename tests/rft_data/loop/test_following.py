@@ -54,6 +54,7 @@ def following(tmp_path: Path) -> Following:
     return Following(closer, sampler, Dispatcher(Nothing(), {}), fleet, planned=4)
 
 
+@pytest.mark.slow
 def test_groups_of_another_run_are_leased_as_they_come(following: Following) -> None:
     buffer, sampler = following.closer.buffer, following.sampler
     following.collect()
@@ -76,6 +77,7 @@ def test_groups_of_another_run_are_leased_as_they_come(following: Following) -> 
     assert counts[GroupState.LEASED] == 2
 
 
+@pytest.mark.slow
 def test_open_groups_of_the_other_run_are_left_alone(following: Following) -> None:
     buffer = following.closer.buffer
     buffer.append([make_experience(0, run_id="r", group_id="r/0-00000000")])

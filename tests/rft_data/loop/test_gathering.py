@@ -79,6 +79,7 @@ def test_groups_that_arrive_one_by_one_are_closed_together(make: Make) -> None:
     assert (stored(house), exploring.under_way, exploring.closed) == (2, 2, 2)
 
 
+@pytest.mark.slow
 def test_groups_do_not_wait_when_no_other_is_played(make: Make) -> None:
     house, held = make(2)
     held.arrive(2)
@@ -86,6 +87,7 @@ def test_groups_do_not_wait_when_no_other_is_played(make: Make) -> None:
     assert (stored(house), house.loop.exploring.under_way) == (2, 0)
 
 
+@pytest.mark.slow
 def test_groups_wait_for_a_bounded_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     house, held = make(2)
     monkeypatch.setattr(module, "GATHER_S", 0.0)
@@ -94,6 +96,7 @@ def test_groups_wait_for_a_bounded_time(make: Make, monkeypatch: pytest.MonkeyPa
     assert stored(house) == 1
 
 
+@pytest.mark.slow
 def test_a_trainer_waits_only_for_groups_that_are_not_closed(make: Make) -> None:
     house, held = make(4)
     loop = house.loop

@@ -96,6 +96,7 @@ def test_engines_and_the_trainer_on_their_gpus_sleep_in_turns(
     assert said == [*published, *one_step, *second]
 
 
+@pytest.mark.slow
 def test_a_stop_wakes_the_trainer_for_its_checkpoint(tmp_path: Path) -> None:
     house = WholeRun(tmp_path, 0, steps=6, rule="two")
     house.loop.shared_gpus = SharedGpus(house.loop.exploring.fleet, house.loop.training, 60)
@@ -256,6 +257,7 @@ def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
     assert again.trained() == straight
 
 
+@pytest.mark.slow
 def test_an_explorer_that_dies_again_and_again_ends_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,6 +313,7 @@ class Listening(Shuffle):
         self.heard += [result.ticket.group_id for result in results]
 
 
+@pytest.mark.slow
 def test_a_group_that_comes_home_past_the_bound_teaches_the_selector_nothing(tmp_path: Path) -> None:
     house = WholeRun(tmp_path, 0, groups=4)
     house.dispatcher.selector = listening = Listening(TASKS, seed=0)

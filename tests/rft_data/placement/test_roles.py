@@ -69,6 +69,7 @@ def test_an_error_arrives_as_its_class(toy: Role, method: str, kind: type[RftErr
     assert caught.value.exit_code == kind.exit_code
 
 
+@pytest.mark.slow
 def test_a_call_past_its_deadline_names_both_sides(toy: Role) -> None:
     waiting = toy.call("sleep", None, deadline_s=0.2, seconds=60.0)
     with pytest.raises(StalledError, match=r"the run waited 0.2 s for role 'toy-0' \(.*\) to answer 'sleep'"):

@@ -184,6 +184,7 @@ def test_lineage_and_group_are_plain_json(story):
     assert json.loads(json.dumps(group_view(buffer, "g0").as_json(), default=str))["group_id"] == "g0"
 
 
+@pytest.mark.slow
 def test_lineage_of_an_imported_row_without_a_task_or_versions(buffer):
     bare = {
         "token_ids": None,
@@ -203,6 +204,7 @@ def test_lineage_of_an_imported_row_without_a_task_or_versions(buffer):
     assert group_view(buffer, "run/g0").members[0].completion_tokens is None
 
 
+@pytest.mark.slow
 def test_ids_with_control_characters_do_not_reach_the_terminal(buffer: Buffer) -> None:
     wild = "w\x1b[2J\x9b"
     row = make_experience(0, experience_id=wild, group_id=wild, run_id=wild, taskset=wild, task_id=wild)

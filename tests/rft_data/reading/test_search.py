@@ -169,6 +169,7 @@ def test_embed_does_only_what_is_new(buffer, monkeypatch: pytest.MonkeyPatch):
     assert sum(calls) == 13
 
 
+@pytest.mark.slow
 def test_embed_continues_after_it_was_cut_off(buffer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vectors, "BATCH_ROWS", 4)
     for n in range(0, 12, 4):
@@ -187,6 +188,7 @@ def test_embed_continues_after_it_was_cut_off(buffer, monkeypatch: pytest.Monkey
     assert found(similar(buffer, "alpha", 12, model=toy, name="toy")) == set(range(12))
 
 
+@pytest.mark.slow
 def test_two_models_of_one_width_do_not_mix(buffer):
     buffer.append(rows(0, 6))
     embed(buffer, toy, name="one")
@@ -198,6 +200,7 @@ def test_two_models_of_one_width_do_not_mix(buffer):
     assert similar(buffer, "alpha the number0 x=y+0", 6, model=toy, name="two")[-1].seq == 0
 
 
+@pytest.mark.slow
 def test_embed_refuses(buffer):
     buffer.append(rows(0, 3))
     with pytest.raises(RecipeError, match="needs a name"):

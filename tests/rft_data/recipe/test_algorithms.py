@@ -271,6 +271,7 @@ def test_explain_knows_the_recipes_operators_wherever_they_come_to_stand(tmp_pat
     assert "experience_ops.1.grpo_advantage_mapper = {}  # command line" in lines
 
 
+@pytest.mark.slow
 def test_explain_shows_references_and_not_what_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_what_makes_neither_is_refused(columns: dict[str, str], said: str) -> No
         Import.model_validate({"path": "rows.jsonl", **columns})
 
 
+@pytest.mark.slow
 def test_columns_that_are_not_there_are_named_before_the_run(tmp_path: Path) -> None:
     odd = tmp_path / "odd.jsonl"
     odd.write_text('{"Frage": "1+1?", "Antwort": "2"}\n')
@@ -106,6 +107,7 @@ def test_columns_that_are_not_there_are_named_before_the_run(tmp_path: Path) -> 
         import_into(buffer, odd)
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_the_command_takes_them_as_options(tmp_path: Path) -> None:
     odd = tmp_path / "odd.csv"

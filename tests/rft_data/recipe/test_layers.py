@@ -140,6 +140,7 @@ def test_a_file_that_several_extend_counts_once_where_it_comes_first(folder: Pat
     assert (tree["seed"], tree["name"]) == (11, "two"), "two.yaml does not bring back the seed of base.yaml"
 
 
+@pytest.mark.slow
 def test_paths_are_from_the_file_that_wrote_them_and_names_are_of_shipped_recipes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

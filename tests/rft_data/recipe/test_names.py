@@ -87,6 +87,7 @@ def test_several_processes_are_refused_where_one_trains(tmp_path: Path) -> None:
     check_recipe(path)
 
 
+@pytest.mark.slow
 def test_a_taskset_keeps_the_metadata_that_a_selector_reads(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(
         '{"question": "1+1=", "answer": "2", "rates": {"weak": 0.25, "strong": 0.75}}\n'
@@ -132,7 +133,7 @@ def test_arguments_are_those_of_the_constructors(name: str) -> None:
     assert needed == [NEEDED_ARGS[name]] if name in NEEDED_ARGS else not needed
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_checking_names_imports_no_heavy_package(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from rft_data.recipe.load import check_recipe; "

@@ -66,6 +66,7 @@ def mistakes(path: Path, *overrides: str) -> str:
     return str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path) -> None:
     path = write_recipe(tmp_path)
     changed = read_layers(path, [f"{key}={value}" for key, (value, _) in MANY.items()])
@@ -192,6 +193,7 @@ def test_a_taskset_that_does_not_fit_its_file_is_refused(
     assert re.search(rf"command line {message}", mistakes(write_recipe(tmp_path), f"tasks={tasks}"))
 
 
+@pytest.mark.slow
 def test_columns_that_only_later_rows_have_are_not_refused(tmp_path: Path) -> None:
     path, rows = write_recipe(tmp_path), [{"question": "q", "answer": "a"}] * 1000
     lines = [json.dumps(row) for row in [*rows, {"question": "q", "answer": "a", "level": 3}]]
@@ -430,6 +432,7 @@ def test_a_reward_model_on_a_gpu_that_its_explorer_does_not_see_is_refused(
     assert "give 2 there" in found
 
 
+@pytest.mark.slow
 def test_a_reward_model_has_a_gpu_beside_those_of_the_engine(tmp_path: Path) -> None:
     spread = ["explorer.engine.use=vllm", "explorer.engine.options={tensor_parallel_size: 2}"]
     third = ON_SECOND.replace("cuda:1", "cuda:2")
@@ -521,6 +524,7 @@ def test_files_and_modules_beside_the_recipe_can_be_named_from_anywhere(
     assert found.returncode == 0, "processes that a run starts find it too"
 
 
+@pytest.mark.slow
 def test_own_code_may_lie_in_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "plain_of_a_test" / "inner"
     folder.mkdir(parents=True)
@@ -559,7 +563,7 @@ def test_the_trackers_are_those_that_runs_know() -> None:
     assert set(TRACKERS) == {TENSORBOARD, *CALLBACKS}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_validate_loads_no_library_for_all_that(tmp_path: Path) -> None:
     path = write_recipe(tmp_path)
     code = (
@@ -572,6 +576,7 @@ def test_validate_loads_no_library_for_all_that(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(path)], check=True)
 
 
+@pytest.mark.slow
 def test_rows_to_import_or_to_score_are_looked_at(tmp_path: Path) -> None:
     odd = tmp_path / "odd.jsonl"
     odd.write_text('{"frage": "1?", "antwort": "1"}\n')

@@ -104,7 +104,7 @@ def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRe
     assert [key for key in own if ".py:" not in key and "recipes." not in key] == []  # but operators' names
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.usefixtures("environment", "what_a_user_has")
 def test_every_recipe_says_what_it_would_come_to() -> None:
     for one in SHIPPED:

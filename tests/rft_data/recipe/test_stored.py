@@ -15,6 +15,7 @@ from tests.rft_data.run.test_online import write_recipe
 COLUMNS = {"question": "1+1=", "answer": "2", "id": 7}
 
 
+@pytest.mark.slow
 def test_a_run_that_0_6_0_began_goes_on_with_the_tasks_it_began_with(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(json.dumps(COLUMNS))
@@ -34,6 +35,7 @@ def test_a_run_that_0_6_0_began_goes_on_with_the_tasks_it_began_with(tmp_path: P
         Run(load_recipe(write_recipe(tmp_path), [now]))
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_all_columns_goes_on_with_them(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(json.dumps(COLUMNS))

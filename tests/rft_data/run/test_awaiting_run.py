@@ -104,6 +104,7 @@ def test_a_group_is_trained_when_its_last_reward_has_come(tmp_path: Path, settin
     house.close()
 
 
+@pytest.mark.slow
 def test_waiting_groups_hold_admission_and_are_pending_in_the_books(tmp_path: Path) -> None:
     house = LateHouse(tmp_path, graded_every=0, staleness=0, every=1)
     house.loop.stop_requested = lambda: house.loop.exploring.waiting > 0

@@ -411,6 +411,7 @@ def test_every_error_has_a_documented_code() -> None:
     assert json.loads(json.dumps(sorted(exit_codes.MEANING))) == [0, 1, 2, 3, 4, 75, 130]
 
 
+@pytest.mark.slow
 def test_every_test_named_on_the_page_of_faults_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "faults.md").read_text()))
     there = {

@@ -148,6 +148,7 @@ def test_a_generator_and_the_tasks_of_a_buffer_are_sources_too(recipe: Path, tmp
     assert "it has set1, set2" in gone["problems"][0]
 
 
+@pytest.mark.slow
 def test_an_environment_of_verifiers_is_a_source(recipe: Path) -> None:
     name = f"{verifiers_worlds.__name__}:load_environment"
     [made] = checked(f"verifiers:{name}", "--recipe", str(recipe))["tasksets"]

@@ -163,6 +163,7 @@ def test_own_code_that_measures_several_models_is_made_too(tmp_path: Path) -> No
     told(found, "write `async def play(task, model)`", "invalid literal for int() with base 10: 'x'")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -> None:
     overrides = [with_model(tmp_path, None), f"tasks.0.source={{use: jsonl, path: {tmp_path}/rows.jsonl}}"]
     found = deep_problems(load_recipe(write_recipe(tmp_path), overrides))
@@ -172,6 +173,7 @@ def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -
 TEXT_ONLY = "{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -196,6 +198,7 @@ def test_images_that_the_model_or_its_template_does_not_take_are_told(
     assert found.message.endswith("give a vision-language model, or tasks without images.")
 
 
+@pytest.mark.slow
 def test_imports_and_tasksets_are_named_by_their_number(tmp_path: Path) -> None:
     (tmp_path / "good.jsonl").write_text('{"question": "1+1?", "answer": "It is\\n#### 2"}\n')
     (tmp_path / "bad.jsonl").write_text('{"nothing": 1}\n')
@@ -210,6 +213,7 @@ def test_imports_and_tasksets_are_named_by_their_number(tmp_path: Path) -> None:
     told(found, "imports.1: ", "tasks.1: 1 of the first 3 prompts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "reward", "named"),
     [
@@ -262,6 +266,7 @@ def test_tools_that_tasks_offer_count_in_the_length_of_prompts(tmp_path: Path) -
     assert (found.lengths.too_long, '"add"' in found.examples[0].prompt) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_without_tokens_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     told(
@@ -270,6 +275,7 @@ def test_a_tokenizer_without_tokens_is_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_silent_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_reach, "_PATIENCE_S", 0.2)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
@@ -417,6 +423,7 @@ def test_an_operator_that_shapes_what_is_measured_is_built_too(tmp_path: Path) -
     assert as_written(found, recipe, tree).loc[:2] == ("experience_ops", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told_so"), [("{}", True), ("{max_length: 6}", False), ("{max_length: 9}", True)]
 )

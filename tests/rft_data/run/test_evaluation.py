@@ -173,6 +173,7 @@ def test_the_best_weights_are_kept_and_named(run: Run) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_operators_shape_the_reward_of_an_evaluation_too(run: Run) -> None:
     shaping = OperatorPipeline([{"format_reward_mapper": {"boxed": True, "weight": -0.5}}], name="ops")
     judged = Heldout(TASKS, 1, "exact", threshold=1.0, shaping=shaping)
@@ -200,6 +201,7 @@ def test_only_operators_that_may_shape_a_reward_run_in_an_evaluation(tmp_path: P
     assert [step.stage.name for step in pipeline._steps] == ["overlong_penalty_mapper"]
 
 
+@pytest.mark.slow
 def test_accuracies_are_noted_in_the_order_they_were_measured(tmp_path: Path) -> None:
     recipe = load_recipe(write_recipe(tmp_path))
     with closing(Run(recipe)) as first:

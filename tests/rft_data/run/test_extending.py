@@ -95,6 +95,7 @@ def test_a_learning_rate_that_follows_the_number_of_steps_refuses_more_of_them(
         check_more_steps(before, after)
 
 
+@pytest.mark.slow
 def test_only_more_steps_are_taken_as_going_on(tmp_path: Path) -> None:
     before = recipe(tmp_path, 4).saved()
     for after in (recipe(tmp_path, 4), recipe(tmp_path, 3)):

@@ -37,6 +37,7 @@ def recipe(folder: Path, stages: str, rows: list[dict[str, Any]] | None, *more: 
     return load_recipe(path, given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stages", "rows", "said"),
     [
@@ -132,6 +133,7 @@ stages: [{{algorithm: grpo, groups_per_step: 2, steps: 3}}]
 """
 
 
+@pytest.mark.slow
 def test_stored_groups_that_are_not_there_are_named_before_they_are_trained_on(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text(TRAIN.format(root=tmp_path))
     given = load_recipe(tmp_path / "train.yaml")

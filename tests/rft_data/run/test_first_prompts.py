@@ -42,6 +42,7 @@ def verifiers_task(name: str) -> Task:
     return verifiers_worlds.tasks(name)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workflow", "task", "tools"),
     [

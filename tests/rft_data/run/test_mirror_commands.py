@@ -45,6 +45,7 @@ def test_what_commands_read_is_one_copy_that_is_renewed(url: str, node: Node) ->
     run.close()
 
 
+@pytest.mark.heavy
 def test_another_recipe_writer_or_machine_does_not_end_a_run_that_is_at_work_unless_it_is_asked_to(
     url: str, node: Node, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_recipe_may_name_an_engine_of_ones_own(tmp_path: Path) -> None:
     assert OwnEngine.made == 1
 
 
+@pytest.mark.slow
 def test_a_refused_recipe_leaves_no_model_for_the_next_one(tmp_path: Path) -> None:
     refused = recipe(
         tmp_path, EXPLORE.replace("shuffle", "no_module:Selector"), "looking", "explore", groups=2
@@ -165,6 +166,7 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     assert b"eval/reward" in shown_by_tensorboard(tmp_path / "measuring")
 
 
+@pytest.mark.slow
 def test_training_on_what_nobody_explored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no group of a run 'looking'"):
         run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
@@ -172,6 +174,7 @@ def test_training_on_what_nobody_explored_is_refused(tmp_path: Path) -> None:
         assert buffer.counts()["runs"] == 0
 
 
+@pytest.mark.slow
 def test_a_recipe_without_operators_or_trackers_keeps_its_hash(tmp_path: Path) -> None:
     saved = recipe(tmp_path, EVAL, "measuring", "eval", models="m").saved()
     assert not {"experience_ops", "monitor"} & set(saved)
@@ -180,6 +183,7 @@ def test_a_recipe_without_operators_or_trackers_keeps_its_hash(tmp_path: Path) -
         recipe(tmp_path, EVAL + "monitor: {{prometheus_port: 9}}\n", "measuring", "eval", models="m")
 
 
+@pytest.mark.slow
 def test_evaluating_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="names no model folder"):
         run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=f"{tmp_path}/nothing-*"))

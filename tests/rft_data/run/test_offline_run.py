@@ -428,6 +428,7 @@ def test_preferences_may_come_before_exploring(tmp_path: Path) -> None:
     assert summary["consumed_steps"] == 2
 
 
+@pytest.mark.slow
 def test_model_that_is_not_there_is_named(stored: Path) -> None:
     built = RECIPE[RECIPE.index("  build:") : RECIPE.index("heldout:")]
     text = RECIPE.replace(built, "  path: {root}/nowhere\n")
@@ -515,6 +516,7 @@ def test_an_import_of_which_nothing_can_be_stored_is_refused(tmp_path: Path) -> 
         import_sources([Import(path=str(tmp_path / "a.jsonl"))], buffer)
 
 
+@pytest.mark.slow
 def test_rows_whose_only_score_is_shaped_feed_a_stage_that_chooses_by_score(tmp_path: Path) -> None:
     stage = KtoStage.model_construct(algorithm="kto", data=None)
     rows = [make_experience(n, reward=None, unscored_reason="a judge comes later") for n in range(4)]

@@ -55,6 +55,7 @@ def kept_bytes(model: Qwen2ForCausalLM, rows: int, tokens: int) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
+@pytest.mark.slow
 def test_a_folder_is_sized_up_without_loading_it(folder: Path) -> None:
     found, model = folder_size(folder), AutoModelForCausalLM.from_pretrained(folder)
     assert found is not None
@@ -69,6 +70,7 @@ def test_a_folder_is_sized_up_without_loading_it(folder: Path) -> None:
     assert 0 <= tiny.parameters - found.parameters < 1024 * 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_activations_are_what_torch_keeps(folder: Path, checkpointing: bool) -> None:
     size, model = folder_size(folder), AutoModelForCausalLM.from_pretrained(folder).train()
@@ -217,6 +219,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("card")
 def test_what_shares_the_gpu_of_one_process_is_what_is_on_it(folder: Path) -> None:
     def shared(**devices: str) -> str:

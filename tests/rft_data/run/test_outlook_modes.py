@@ -163,6 +163,7 @@ def rows(uri: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_an_offline_recipe_says_its_rows_updates_and_memory(tmp_path: Path) -> None:
     path, uri = tmp_path / "offline.yaml", tmp_path / "buffer"
     path.write_text(f"""recipe: 1
@@ -207,6 +208,7 @@ stages:
     assert found["where"] == "one process"
 
 
+@pytest.mark.slow
 def test_exploring_and_measuring_say_their_rollouts_memory_and_disk() -> None:
     built = "model={build: {use: tiny_qwen2}, path: null}"
     found = said(shipped("sums_explore", built, "groups=120", "explorer.group_size=8"))

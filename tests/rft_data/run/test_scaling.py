@@ -16,6 +16,7 @@ from tests.rft_data.run.test_online import write_recipe
 RANGE = ["placement.use=local", "placement.explorers.count={min: 1, max: 3}"]
 
 
+@pytest.mark.slow
 def test_a_range_of_explorers_is_asked_for_within_it(tmp_path: Path) -> None:
     run = Run(load_recipe(write_recipe(tmp_path), RANGE))
     run.begin()

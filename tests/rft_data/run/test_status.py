@@ -206,6 +206,7 @@ def test_after_a_resume_the_newest_numbers_of_a_step_count(tmp_path: Path) -> No
     assert (found.progress.step, found.progress.reward) == (3, (0.1, 0.1, 0.9))
 
 
+@pytest.mark.slow
 def test_another_runs_numbers_are_not_this_ones(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with Buffer(run_dir / "buffer") as buffer:

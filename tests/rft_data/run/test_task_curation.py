@@ -71,6 +71,7 @@ def test_difficulty_and_priority_reach_the_stored_tasks(tmp_path: Path):
     assert [task.difficulty for task in nobody] == [None] * len(tasks), "without a buffer nothing is known"
 
 
+@pytest.mark.slow
 def test_contamination_and_tasksets_are_reported(tmp_path: Path):
     words = " ".join(f"word{n}" for n in range(20))
     (tmp_path / "train.jsonl").write_text(

@@ -33,6 +33,7 @@ def recipe(folder: Path, *overrides: str):
     return load_recipe(folder / "recipe.yaml", list(overrides))
 
 
+@pytest.mark.slow
 def test_upkeep_between_checkpoints_is_refused(tmp_path: Path):
     with pytest.raises(RecipeError, match="give a multiple of 'checkpoint_every'"):
         recipe(tmp_path, "task_upkeep.every=3")

@@ -26,6 +26,7 @@ def buffer(tmp_path: Path) -> Any:
         yield opened
 
 
+@pytest.mark.slow
 def test_a_taskset_names_the_workflow_of_its_tasks(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     recipe = load_recipe(LAKE, [CHOICE, "tasks.0.workflow=lake"])

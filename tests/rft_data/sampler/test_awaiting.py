@@ -98,6 +98,7 @@ def test_words_another_key_and_what_was_withdrawn_are_no_reward(buffer: Buffer, 
         assert awaiting.sift([]) == []
 
 
+@pytest.mark.slow
 def test_a_group_is_judged_without_its_rewards_when_it_has_waited_long_enough(
     buffer: Buffer, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -136,6 +136,7 @@ def test_retired_groups_are_not_leased_any_more(ledger: Ledger, buffer: Buffer) 
     ledger.grant(OTHER, 0, 4, [A])
 
 
+@pytest.mark.slow
 def test_steps_before_a_checkpoint_are_consumed_once_and_stay(ledger: Ledger, buffer: Buffer) -> None:
     leases = [ledger.grant(WHO, step, 4, [each]) for step, each in enumerate((A, B, C))]
     other = ledger.grant(OTHER, 0, 4, [A])

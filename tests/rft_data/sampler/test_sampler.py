@@ -270,5 +270,5 @@ class SamplerMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-TestSamplerMachine = SamplerMachine.TestCase
+TestSamplerMachine = pytest.mark.slow(SamplerMachine.TestCase)
 TestSamplerMachine.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)

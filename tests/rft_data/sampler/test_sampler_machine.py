@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -327,7 +328,7 @@ class SamplerMachine(RuleBasedStateMachine):
 def machine(policy: str, examples: int = 25) -> type:
     made = type(f"Machine_{policy}", (SamplerMachine,), {"use": policy}).TestCase
     made.settings = settings(max_examples=examples, stateful_step_count=40, deadline=None)
-    return made
+    return pytest.mark.slow(made)
 
 
 TestFifo = machine("fifo")

@@ -75,6 +75,7 @@ def test_a_retired_task_comes_back_when_its_record_is_old(buffer, play):
     assert list(made.curate(4).retired) == [tasks[0].key], "still solved, it goes again"
 
 
+@pytest.mark.slow
 def test_stale_groups_and_those_of_other_runs_retire_nobody(buffer, play):
     tasks = make_tasks(2)
     stale = play(tasks[0], [1.0, 1.0])
@@ -140,6 +141,7 @@ def test_a_restart_from_the_state_goes_on_as_if_nothing_had_happened(buffer, pla
     assert again.select(9) == first.select(9)
 
 
+@pytest.mark.slow
 def test_a_restart_without_the_tasks_it_had_made_is_refused(buffer, play, tmp_path: Path):
     tasks = make_tasks(1)
     play(tasks[0], [1.0, 0.0])

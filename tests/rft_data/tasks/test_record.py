@@ -37,6 +37,7 @@ def test_only_groups_that_arrived_and_rewards_that_are_known_count(buffer, play)
     assert counts(buffer, tasks) == [(1.0, 2), (0.0, 0), (1.25, 3)]
 
 
+@pytest.mark.slow
 def test_expert_and_evaluation_rows_are_no_evidence_but_imported_ones_are(buffer):
     [task] = make_tasks(1)
     named = {"taskset": task.taskset, "task_id": task.task_id}
@@ -53,6 +54,7 @@ def test_expert_and_evaluation_rows_are_no_evidence_but_imported_ones_are(buffer
     assert counts(buffer, [task], run_id="run") == [(0.0, 0)]
 
 
+@pytest.mark.slow
 def test_groups_set_aside_do_not_count(buffer, play):
     [task] = make_tasks(1)
     play(task, [1.0])

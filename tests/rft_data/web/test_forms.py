@@ -67,6 +67,7 @@ def address(path: str) -> str:
     return path.format(key="run", seq=0, number="x")
 
 
+@pytest.mark.slow
 def test_every_route_that_acts_is_tried_here(subjects: Subjects, tmp_path: Path) -> None:
     routes = make_app(subjects, "me", FORM_TOKEN, tmp_path).routes
     acting = {route.path for route in routes if isinstance(route, APIRoute) and route.methods != {"GET"}}

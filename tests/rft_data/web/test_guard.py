@@ -127,6 +127,7 @@ def test_what_a_model_said_is_text_and_nothing_else(tmp_path: Path, text: str) -
         assert len(hostile) < 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "location"),
     [

@@ -108,6 +108,7 @@ def test_tokens_show_what_the_trainer_found(page: TestClient, run: Path) -> None
     assert "?overlay=entropy" in text
 
 
+@pytest.mark.slow
 def test_a_checkpoint_leads_to_the_steps_that_made_it(page: TestClient, run: Path) -> None:
     text = page.get("/s/run/checkpoints/2").text
     assert re.findall(r'href="/s/run/steps/(\d+)\?', text) == ["0", "1", "1"]

@@ -42,6 +42,7 @@ def stored(folder: Path, *rows: Experience) -> Path:
 NEXT = float(np.nextafter(np.float32(0.3), np.float32(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rewards",
     [[0.3, NEXT], [1e17], [1.0, 1.0], [-3e38, 3e38, 0.0], [0.0, 1e-45], [0.0, 0.1, 0.3, 0.35, 0.7, 1.0]],
@@ -91,6 +92,7 @@ def test_a_task_with_quotes_leads_to_its_own_rows(
     assert re.findall(r'href="/s/buffer/rows/(\d+)"', found) == ["0"]
 
 
+@pytest.mark.slow
 def test_a_runs_page_leads_to_its_own_rows(page: TestClient) -> None:
     wanted = "/s/run/experiences?where=" + quote("run_id = 'small'")
     assert f'href="{wanted}"' in page.get("/s/run").text

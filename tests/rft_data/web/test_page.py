@@ -49,6 +49,7 @@ def test_every_link_of_every_page_leads_somewhere(page: TestClient) -> None:
     assert "/s/run/groups/small/0-0" in seen
 
 
+@pytest.mark.slow
 def test_a_point_of_a_chart_leads_to_the_rollouts_of_its_step(page: TestClient, runs: Path) -> None:
     steps = [link for link in links(shown(page, "/s/run/metric?name=trainer/reward")) if "/steps/" in link]
     assert steps == ["/s/run/steps/0", "/s/run/steps/1", "/s/run/steps/2"]
@@ -66,6 +67,7 @@ def test_numbers_are_those_of_the_buffer(page: TestClient, runs: Path) -> None:
     assert {int(row["step"]): float(row["value"]) for row in rows} == pytest.approx(wanted.to_dict())
 
 
+@pytest.mark.slow
 def test_filters_select_and_pages_go_on(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
         stored = buffer.read("experiences", ["seq", "reward"]).to_pylist()
@@ -111,6 +113,7 @@ def test_bins_of_the_histogram_hold_every_reward_once(page: TestClient, runs: Pa
         assert len(re.findall(r'href="/s/run/rows/\d+"', within)) == min(int(count), 50)
 
 
+@pytest.mark.slow
 def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
         row = buffer.take([160]).to_pylist()[0]
@@ -206,6 +209,7 @@ def say(page: TestClient, **given: str) -> int:
     return page.post("/s/library/rows/0/say", data={"form_token": FORM_TOKEN, **given}).status_code
 
 
+@pytest.mark.slow
 def test_what_a_person_says_is_a_row_of_feedback(page: TestClient, runs: Path) -> None:
     assert say(page, value="0.25", text="wrong <b>unit</b>") == 303
     with Buffer(runs / "library", read_only=True) as buffer:

@@ -138,6 +138,7 @@ def test_what_is_taken_or_elsewhere_is_one_clear_error() -> None:
         Place("192.0.2.1").listen()
 
 
+@pytest.mark.slow
 def test_addresses_of_version_6_are_read_and_written_as_browsers_write_them(buffer: Path) -> None:
     names = Place("::1").names()
     page = TestClient(Guard(make_app(Subjects([str(buffer)]), None, "f"), token="t", hosts=names))  # noqa: S106

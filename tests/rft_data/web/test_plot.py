@@ -81,6 +81,7 @@ def test_numbers_of_runs_lie_side_by_side(page: TestClient) -> None:
     assert "did you mean" in page.get("/compare.csv?run=run&run=preferred&name=trainer/los").text
 
 
+@pytest.mark.slow
 def test_bins_hold_every_reward_once(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
         rewards = buffer.read("experiences", ["reward"])["reward"].drop_null().to_numpy()

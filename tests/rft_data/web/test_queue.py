@@ -128,6 +128,7 @@ def test_a_claim_that_came_after_an_answer_is_given_up(folder: Path, reading: Bu
     assert names(bob.next_pair("bob")) != names(first)
 
 
+@pytest.mark.slow
 def test_a_claim_that_could_not_be_stored_does_not_hold_up_the_next_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

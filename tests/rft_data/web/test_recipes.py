@@ -134,6 +134,7 @@ def test_explain_says_what_the_command_says(page: TestClient, drawn: dict[str, s
     ]
 
 
+@pytest.mark.slow
 def test_what_is_too_large_or_not_of_this_page_is_refused(page: TestClient) -> None:
     form = {"form_token": FORM_TOKEN, "text": "name: a"}
     assert sent(page, {**form, "form_token": "x"}, "check")[0] == 403

@@ -158,6 +158,7 @@ def test_nothing_is_run_unless_it_is_asked_for(run: Path) -> None:
     assert "exit code" not in text
 
 
+@pytest.mark.slow
 def test_frozen_lake_shows_its_board(tmp_path: Path) -> None:
     gymnasium = pytest.importorskip("gymnasium")
     made = gymnasium.make("FrozenLake-v1", desc=["SFF", "FHF", "FFG"], is_slippery=False, render_mode="ansi")

@@ -43,6 +43,7 @@ def by_numpy(buffer: Buffer, choice: Choice, edges: list[float]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "reward >= 0.25", "task_id = 't1' or reward < 0.5", "reward > 9"])
 def test_a_new_version_costs_the_rows_that_it_brought_and_every_row_counts(
     tmp_path: Path, read: list[int], text: str
@@ -96,6 +97,7 @@ def test_a_damaged_file_is_named_with_its_remedy(tmp_path: Path) -> None:
         histogram(buffer, Choice(), "")
 
 
+@pytest.mark.slow
 def test_of_very_many_rows_the_newest_parts_are_counted_and_the_page_says_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[int]
 ) -> None:

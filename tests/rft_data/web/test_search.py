@@ -142,6 +142,7 @@ def test_parts_of_a_filter_are_the_filter() -> None:
     assert joined([]) == ""
 
 
+@pytest.mark.slow
 def test_the_form_writes_the_typed_filter(fruit: TestClient, stored: list[dict[str, object]]) -> None:
     form = {
         "where": "turn = 0",
@@ -176,6 +177,7 @@ def test_the_form_writes_the_typed_filter(fruit: TestClient, stored: list[dict[s
     assert fruit.get("/s/fruit/experiences/narrow?reward_from=much").status_code == 422
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verdict", "wanted"),
     [
@@ -227,6 +229,7 @@ def test_rows_that_come_meanwhile_move_no_page(tmp_path: Path) -> None:
     assert [one["seq"] for one in second.rows] == [3, 2, 1, 9, 0]
 
 
+@pytest.mark.slow
 def test_costly_filters_look_at_the_newest_rows_and_say_so(
     fruit: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from tests.rft_data.web.test_guard import HOSTILE, elements
 TEXT = st.lists(st.sampled_from(["a", "b", "c", " ", "\n", "  "])).map("".join) | st.text(max_size=30)
 
 
+@pytest.mark.slow
 @given(TEXT, TEXT)
 def test_pieces_are_the_text_and_the_reference(reference: str, text: str) -> None:
     pieces = Differences().between(reference, text)

@@ -103,6 +103,7 @@ def test_a_trial_that_takes_too_long_is_killed(page: TestClient, monkeypatch: py
     assert "did not end within 0.01 s and was killed" in text
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_says_how() -> None:
     with pytest.raises(StalledError, match="the thing did not end"):
         child_work.ask("rft_data.run.trial.child", {}, deadline_s=0.01, what="the thing")

@@ -114,6 +114,7 @@ def _published(trainer: GrpoTrainer, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "message"),
     [

@@ -46,6 +46,7 @@ def test_probe_ids_are_the_same_each_time_and_never_special(model_path: Path, tm
     assert not special & {i for ids in first.token_ids for i in ids}
 
 
+@pytest.mark.slow
 def test_published_model_has_the_bytes_of_the_source(model_path: Path, tmp_path: Path) -> None:
     publishable(model_path, tmp_path)
     want = AutoModelForCausalLM.from_pretrained(model_path).state_dict()

@@ -172,6 +172,7 @@ def test_bad_options_are_refused_before_anything_is_loaded(
         dpo_config(tmp_path, options=options, seed=0)
 
 
+@pytest.mark.slow
 def test_what_trl_refuses_together_names_the_stage(model_path: Path, tmp_path: Path) -> None:
     options = {"max_steps": 1, "precompute_ref_log_probs": True, "sync_ref_model": True}
     with pytest.raises(RecipeError, match="DPOTrainer refuses its options: You cannot use"):

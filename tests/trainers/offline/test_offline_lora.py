@@ -300,6 +300,7 @@ def test_layers_without_a_mergeable_adapter_are_refused_before_the_first_step(
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_reference_that_follows_the_policy_is_refused_with_an_adapter(
     model_path: Path, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def test_best_of_takes_the_first_of_equal_rewards(buffer: Buffer) -> None:
     assert members(buffer, best_of=2) == [("a/g1", 0), ("a/g0", 1), ("a/g0", 2)]
 
 
+@pytest.mark.slow
 def test_rows_that_show_images_are_left_out_and_counted(buffer: Buffer, model_path: Path) -> None:
     shown = (image_part("0" * 32), {"type": "text", "text": "Which?"})
     asked = {"role": "user", "content": list(shown)}
@@ -114,6 +115,7 @@ def test_rows_that_show_images_are_left_out_and_counted(buffer: Buffer, model_pa
         pair_tokens(buffer, pairs, model_path)
 
 
+@pytest.mark.slow
 def test_feedback_counts_before_the_reward(buffer: Buffer) -> None:
     rows = [row(0, 0, 1.0), row(0, 1, 0.0), row(0, 2, None)]
     buffer.append(rows)
@@ -127,6 +129,7 @@ def test_feedback_counts_before_the_reward(buffer: Buffer) -> None:
     assert members(buffer, min_reward=0.5, feedback="score") == [("a/g0", 2)]
 
 
+@pytest.mark.slow
 def test_held_out_prompts_are_in_nobodys_training_and_the_split_is_complete(buffer: Buffer) -> None:
     buffer.append([row(g, m, float(m)) for g in range(40) for m in range(2)])
     kept = {group for group, _ in members(buffer, heldout=0.3)}
@@ -188,6 +191,7 @@ def test_what_a_taskset_of_another_run_holds_out_is_left_out_by_its_messages(
         }
 
 
+@pytest.mark.slow
 def test_rows_with_solved_examples_are_held_out_where_their_task_is(buffer: Buffer) -> None:
     tasks = [Task("sums", ({"role": "user", "content": f"{n}+{n}"},)) for n in range(40)]
     buffer.add_tasks(tasks)
@@ -237,6 +241,7 @@ def test_stored_pairs_are_chosen_by_a_filter_over_their_own_table(buffer: Buffer
     assert len(chosen_pairs(buffer, PairChoice()).pairs) == 2
 
 
+@pytest.mark.slow
 def test_no_pairs_says_what_there_is_and_what_makes_them(buffer: Buffer) -> None:
     buffer.append([row(0, 0, 1.0), row(0, 1, 1.0)])
     with pytest.raises(TrainingError, match=r"0 stored pairs and 2 experiences. Pairs are made by rft"):
@@ -269,6 +274,7 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(buffer: Buffer, model_
         pair_tokens(buffer, pairs, model_path, limit=4)
 
 
+@pytest.mark.slow
 def test_pairs_beyond_a_models_positions_are_refused_before_training(
     buffer: Buffer, model_path: Path, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ def hand_values(model_path: Path, head: ValueHead, batch: dict[str, torch.Tensor
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["shared", "separate"])
 def test_values_stand_before_the_tokens_they_judge(model_path: Path, use: str) -> None:
     critic, model = critic_of(use, model_path)
@@ -179,6 +180,7 @@ def test_detached_values_have_no_gradient_for_the_policy(model_path: Path) -> No
     assert all(p.grad is None for name, p in model.named_parameters() if "value_head" not in name)
 
 
+@pytest.mark.slow
 def test_values_start_at_zero(model_path: Path) -> None:
     for use in ("shared", "separate"):
         critic, model = critic_of(use, model_path)
@@ -186,6 +188,7 @@ def test_values_start_at_zero(model_path: Path) -> None:
         assert critic.values(batch_of()).abs().max() == 0.0
 
 
+@pytest.mark.slow
 def test_model_with_a_shared_critic_is_published_as_an_ordinary_one(
     model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +206,7 @@ def test_model_with_a_shared_critic_is_published_as_an_ordinary_one(
     assert not [record for record in caplog.records if record.name.startswith("transformers")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["shared", "separate"])
 def test_saved_critic_comes_back_exactly(model_path: Path, tmp_path: Path, use: str) -> None:
     critic, _ = critic_of(use, model_path)
@@ -218,6 +222,7 @@ def test_saved_critic_comes_back_exactly(model_path: Path, tmp_path: Path, use: 
         critic_of(use, model_path, tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_separate_critic_has_no_dropout(model_path: Path, tmp_path: Path) -> None:
     model = load_model(model_path)
     model.config.attention_dropout = 0.5

@@ -273,6 +273,7 @@ def test_masking_is_what_trl_does_with_truncated_completions(
     assert ours["num_items_in_batch"] == (completion_mask * tool_mask).sum()
 
 
+@pytest.mark.slow
 def test_a_lease_of_masked_rows_alone_has_no_gradient(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:

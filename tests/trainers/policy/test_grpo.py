@@ -78,6 +78,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
         assert [m[name] for m in resumed] == [m[name] for m in metrics[2:]]
 
 
+@pytest.mark.slow
 def test_step_returns_finite_metrics_and_counts(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +278,7 @@ def trainer_threads(before: set[threading.Thread]) -> list[threading.Thread]:
     return [one for one in set(threading.enumerate()) - before if one.name == "grpo trainer"]
 
 
+@pytest.mark.slow
 def test_step_past_its_deadline_raises_stalled_and_ends_the_trainer(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:

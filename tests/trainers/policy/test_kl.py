@@ -49,6 +49,7 @@ def test_every_estimator_has_a_reference() -> None:
     assert set(REFERENCES) == set(KL_ESTIMATORS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KL_ESTIMATORS)
 @pytest.mark.parametrize("corrected", [False, True])
 @SOME

@@ -92,6 +92,7 @@ def _areas(batch: dict[str, torch.Tensor], dealing: Dealing, micro_batches: int)
     return [part["prompt_ids"].numel() + part["completion_ids"].numel() for part in parts]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(lengths, min_size=8, max_size=8), st.integers(1, 4))
 def test_largest_micro_batch_is_no_larger_than_that_of_equal_parts(

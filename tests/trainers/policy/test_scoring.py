@@ -41,6 +41,7 @@ def gradients(model, results, weights):
     return torch.cat([p.grad.flatten().double() for p in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept_bytes", [1 << 28, 0], ids=["kept", "made-again"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("entropy_weight", [0.0, 0.3])

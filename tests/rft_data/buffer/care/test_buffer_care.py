@@ -124,6 +124,7 @@ def test_compact_merges_fragments(place: Place) -> None:
     assert "experiences" in rft("compact", place.uri).stdout
 
 
+@pytest.mark.slow
 def test_quarantine_counts_reasons_and_exports_rows(root: Path, tmp_path: Path) -> None:
     assert "nothing is in quarantine" in rft("quarantine", root).stdout
     with Buffer(root) as buffer:

@@ -120,6 +120,7 @@ def test_a_commit_whose_every_file_is_gone_is_damage_once(bare: Path) -> None:
         assert buffer.append([make_row(100)]).stored == 1
 
 
+@pytest.mark.slow
 def test_a_file_of_a_killed_write_is_no_damage(bare: Path) -> None:
     with (
         Buffer(bare) as buffer,
@@ -187,7 +188,7 @@ def test_a_repair_that_was_interrupted_must_be_finished_before_the_buffer_opens(
     assert not repair(bare).changed
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("damage", "lost"),
     [
@@ -233,7 +234,7 @@ for at in range(2, 100, 3):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_no_row_is_lost_when_repairs_are_killed(bare: Path) -> None:
     """SIGKILL, each time at a later step, until one comes through."""
     newest_manifest_is_empty(bare)

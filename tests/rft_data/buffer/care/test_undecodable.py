@@ -46,7 +46,7 @@ def spoil(path: Path, start: float, end: float) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_file_in_which_no_row_decodes_is_given_up_in_seconds_and_progress_is_told(
     large: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def choice(side: object) -> dict:
     }
 
 
+@pytest.mark.slow
 def test_tasks_to_rate_name_what_the_configuration_shows(stored: Buffer, tmp_path: Path) -> None:
     done = export_tasks(stored, tmp_path / "tasks.json", "rating")
     tasks = json.loads((tmp_path / "tasks.json").read_text())
@@ -80,6 +81,7 @@ def test_tasks_to_rate_name_what_the_configuration_shows(stored: Buffer, tmp_pat
     assert [tag.get("toName") for tag in config.iter("Rating")] == ["completion"]
 
 
+@pytest.mark.slow
 def test_pairs_to_compare_are_of_one_group_and_on_either_side(buffer: Buffer, tmp_path: Path) -> None:
     explore(buffer, [[1.0, 0.0, 0.5]] * 12)
     export_tasks(buffer, tmp_path / "tasks.json", "pairwise")
@@ -94,6 +96,7 @@ def test_pairs_to_compare_are_of_one_group_and_on_either_side(buffer: Buffer, tm
     assert {tag.get("name") for tag in config.iter("Text")} == {"prompt", "left", "right"}
 
 
+@pytest.mark.slow
 def test_a_filter_and_a_limit_choose(stored: Buffer, tmp_path: Path) -> None:
     where = parse_text("reward is not null", EXPERIENCES)
     done = export_tasks(stored, tmp_path / "a.json", "rating", run_id="run", where=where, limit=2)
@@ -103,6 +106,7 @@ def test_a_filter_and_a_limit_choose(stored: Buffer, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "c.json").read_text()) == []
 
 
+@pytest.mark.slow
 def test_an_export_is_not_overwritten_unasked(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "a.json", "rating")
     with pytest.raises(ConflictError, match="give --overwrite"):
@@ -118,6 +122,7 @@ def test_an_export_is_not_overwritten_unasked(stored: Buffer, tmp_path: Path) ->
         export_tasks(stored, tmp_path / "a.txt", "rating")
 
 
+@pytest.mark.slow
 def test_ratings_and_comments_come_back_as_feedback_once(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "t.json", "rating")
     comment = {
@@ -139,6 +144,7 @@ def test_ratings_and_comments_come_back_as_feedback_once(stored: Buffer, tmp_pat
     assert import_annotations(stored, path).feedback_new == 0
 
 
+@pytest.mark.slow
 def test_a_rating_changed_back_is_the_newest(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "t.json", "rating", limit=1)
     for day, value in enumerate((3, 5, 3), 1):
@@ -150,6 +156,7 @@ def test_a_rating_changed_back_is_the_newest(stored: Buffer, tmp_path: Path) -> 
     assert fold(feedback_about(stored, "score", [name]), "last").values.tolist() == [3.0]
 
 
+@pytest.mark.slow
 def test_annotations_without_a_time_come_back_once(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "t.json", "rating")
     fields = {"created_at": None, "updated_at": None}
@@ -158,6 +165,7 @@ def test_annotations_without_a_time_come_back_once(stored: Buffer, tmp_path: Pat
     assert import_annotations(stored, path).feedback_new == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "fields", "message"),
     [
@@ -181,6 +189,7 @@ def test_one_wrong_annotation_is_named_by_line_and_nothing_is_stored(
     assert stored.counts()["feedback"] == 0
 
 
+@pytest.mark.slow
 def test_an_export_that_stops_stores_nothing_and_says_so(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "t.json", "rating")
     path = annotated(tmp_path / "t.json", "rating", lambda *_: [rating(3)])
@@ -190,6 +199,7 @@ def test_an_export_that_stops_stores_nothing_and_says_so(stored: Buffer, tmp_pat
     assert stored.counts()["feedback"] == 0
 
 
+@pytest.mark.slow
 def test_choices_come_back_as_pairs_once(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "t.json", "pairwise")
     who = {"id": 7, "email": "ann@example.org"}
@@ -229,6 +239,7 @@ def test_what_cannot_be_taken_is_left_out_with_a_reason(
     assert (done.feedback_new, done.preferences_new) == (0, 0)
 
 
+@pytest.mark.slow
 def test_experiences_of_another_buffer_are_left_out(stored: Buffer, tmp_path: Path) -> None:
     export_tasks(stored, tmp_path / "t.json", "rating")
     export_tasks(stored, tmp_path / "p.json", "pairwise")

@@ -36,6 +36,7 @@ def scores(buffer: Buffer, author: str = "ann") -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_an_answer_is_stored_before_the_next_is_shown(stored: Buffer) -> None:
     session = Session(stored, "ann", ratings(stored, "run"))
     assert session.current().left.completion_text == "answer 0 of group 0"
@@ -44,6 +45,7 @@ def test_an_answer_is_stored_before_the_next_is_shown(stored: Buffer) -> None:
     assert session.current().left.completion_text == "answer 1 of group 0"
 
 
+@pytest.mark.slow
 def test_a_new_session_goes_on_where_this_author_stopped(stored: Buffer) -> None:
     rate(stored, "4s0")
     assert rate(stored, "").current().left.completion_text == "answer 1 of group 1"
@@ -51,6 +53,7 @@ def test_a_new_session_goes_on_where_this_author_stopped(stored: Buffer) -> None
     assert scores(stored) == {"answer 0 of group 0": 4.0, "answer 0 of group 1": 0.0}
 
 
+@pytest.mark.slow
 def test_undo_takes_back_and_shows_again(stored: Buffer) -> None:
     session = rate(stored, "43u")
     assert session.current().left.completion_text == "answer 1 of group 0"
@@ -67,12 +70,14 @@ def test_undo_takes_back_and_shows_again(stored: Buffer) -> None:
     assert rate(stored, "").current().left.completion_text == "answer 1 of group 0"
 
 
+@pytest.mark.slow
 def test_an_undone_skip_is_asked_again_later(stored: Buffer) -> None:
     session = rate(stored, "su")
     assert session.current().left.completion_text == "answer 0 of group 0"
     assert rate(stored, "s").current().left.completion_text == "answer 1 of group 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["6", "a", "x", "\x1b"])
 def test_a_key_that_means_nothing_stores_nothing(stored: Buffer, key: str) -> None:
     session = rate(stored, "")
@@ -80,6 +85,7 @@ def test_a_key_that_means_nothing_stores_nothing(stored: Buffer, key: str) -> No
     assert stored.counts()["feedback"] == 0
 
 
+@pytest.mark.slow
 def test_after_the_last_subject_there_is_none(stored: Buffer) -> None:
     session = rate(stored, "012345")
     assert session.current() is None
@@ -99,6 +105,7 @@ def chosen(buffer: Buffer) -> list[tuple[str, str]]:
     return [tuple(row.values()) for row in buffer.read("preferences", columns).to_pylist()]
 
 
+@pytest.mark.slow
 def test_choices_become_pairs_when_the_session_is_closed(stored: Buffer) -> None:
     subjects = list(comparisons(stored, "run"))
     session = choose(stored, "ab")
@@ -111,6 +118,7 @@ def test_choices_become_pairs_when_the_session_is_closed(stored: Buffer) -> None
     assert (row["source"], row["author"]) == ("human", "ann")
 
 
+@pytest.mark.slow
 def test_a_choice_that_was_undone_is_no_pair(stored: Buffer) -> None:
     session = choose(stored, "aub")
     left, right = (
@@ -120,6 +128,7 @@ def test_a_choice_that_was_undone_is_no_pair(stored: Buffer) -> None:
     assert chosen(stored) == [(right, left)]
 
 
+@pytest.mark.slow
 def test_choices_of_a_killed_session_become_pairs_in_the_next(stored: Buffer) -> None:
     choose(stored, "ab")
     assert len(list(comparisons(stored, "run"))) == 3
@@ -128,6 +137,7 @@ def test_choices_of_a_killed_session_become_pairs_in_the_next(stored: Buffer) ->
     assert session.current().left.group_id == "run/0-00000002"
 
 
+@pytest.mark.slow
 def test_a_skipped_pair_is_passed_over_whichever_side_was_better(stored: Buffer) -> None:
     choose(stored, "sb")
     assert choose(stored, "").current().left.group_id == "run/0-00000002"

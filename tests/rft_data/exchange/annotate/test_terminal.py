@@ -47,6 +47,7 @@ def test_both_completions_and_no_reward_are_shown() -> None:
     assert "1.0" not in text
 
 
+@pytest.mark.slow
 def test_unknown_keys_are_explained_and_the_end_of_input_stops(stored: Path) -> None:
     told: list[str] = []
     with Buffer(stored) as buffer:

@@ -56,6 +56,7 @@ def test_export_prints_what_was_written_and_left_out(source: Path, tmp_path: Pat
     assert (done.exit_code, "1 x a task of split 'heldout' is not for training" in done.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_where_is_a_line_of_text_about_the_formats_table(tmp_path: Path) -> None:
     rows = [{"prompt": f"{i}+{i}=", "completion": "x", "label": i % 2} for i in range(10)]
     rft("import", tmp_path / "b", jsonl(tmp_path / "rows.jsonl", rows))
@@ -76,6 +77,7 @@ def test_help_is_short(tmp_path: Path) -> None:
         assert len(done.stdout.splitlines()) <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -103,6 +103,7 @@ def test_dpo_leaves_out_pairs_that_teach_nothing(buffer: Buffer, tmp_path: Path)
     ]
 
 
+@pytest.mark.slow
 def test_dpo_puts_stored_pairs_first_and_gives_them_an_explicit_prompt(
     buffer: Buffer, tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_training_sets_hold_no_evaluation_rows_and_no_metadata(buffer: Buffer, t
     assert report.skipped == {"a task of split 'heldout' is not for training": 1}
 
 
+@pytest.mark.slow
 def test_sft_does_not_train_on_what_others_said(buffer: Buffer, tmp_path: Path) -> None:
     turns = [{"messages": [USER, BOT, USER, BOT]}, {"messages": [USER, BOT]}]
     import_into(buffer, jsonl(tmp_path / "rows.jsonl", turns))
@@ -162,6 +164,7 @@ def test_sft_does_not_train_on_what_others_said(buffer: Buffer, tmp_path: Path) 
     assert export(buffer, tmp_path / "chat.jsonl", format="sft-messages").written == 2
 
 
+@pytest.mark.slow
 def test_text_and_messages_are_never_mixed_in_one_set(buffer: Buffer, tmp_path: Path) -> None:
     rows: list[Any] = [{"prompt": "p", "completion": "c"}, {"prompt": [USER], "completion": [BOT]}]
     import_into(buffer, jsonl(tmp_path / "rows.jsonl", rows))
@@ -178,6 +181,7 @@ def test_where_chooses_the_rows(buffer: Buffer, tmp_path: Path) -> None:
     assert (report.selected, report.written) == (3, 3)
 
 
+@pytest.mark.slow
 def test_every_selected_row_is_written_or_skipped(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append(
         [rollout("a", m, [None, 1.0, 0.0][m % 3], source=["rollout", "eval"][m % 2]) for m in range(30)]
@@ -219,6 +223,7 @@ def test_a_folder_or_card_of_somebody_else_is_never_replaced(buffer: Buffer, tmp
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "do not lose"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft.jsonl", "sft.parquet", "sft"])
 def test_an_export_that_fails_leaves_what_was_there(buffer: Buffer, tmp_path: Path, name: str) -> None:
     buffer.append([rollout("a", 0, 1.0)])

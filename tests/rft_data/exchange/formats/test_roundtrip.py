@@ -39,6 +39,7 @@ def test_a_row_written_and_read_again_is_the_same_row(name: str, data: st.DataOb
     assert all(record in found for record in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS_ONLY)
 @settings(max_examples=40)
 @given(data=st.data())
@@ -148,6 +149,7 @@ def test_rft_keeps_tasks_and_preferences(
             )
 
 
+@pytest.mark.slow
 def test_rft_refuses_a_row_that_was_changed(buffer: Buffer, tmp_path: Path) -> None:
     task = {"question": "1+1=", "answer": "it is\n#### 2"}
     import_into(buffer, jsonl(tmp_path / "a.jsonl", [task, {**task, "question": "1+1 ="}]))
@@ -160,6 +162,7 @@ def test_rft_refuses_a_row_that_was_changed(buffer: Buffer, tmp_path: Path) -> N
         assert "changed.jsonl:2: digest is" in quarantined(other)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -210,6 +213,7 @@ def test_rft_keeps_json_text_byte_for_byte(buffer: Buffer, tmp_path: Path) -> No
         assert len(third) == 1
 
 
+@pytest.mark.slow
 def test_an_id_stored_with_other_content_is_one_bad_row(buffer: Buffer, tmp_path: Path) -> None:
     rows = [{"question": str(i), "answer": f"#### {i}"} for i in range(9)]
     import_into(buffer, jsonl(tmp_path / "a.jsonl", rows), limit=6)

@@ -84,6 +84,7 @@ def test_a_hub_that_is_not_there_is_said_so(cluster: None) -> None:
         hub_actor.connect("nowhere")
 
 
+@pytest.mark.slow
 def test_the_actor_serves_its_buffer_and_gives_it_back(tmp_path: Path) -> None:
     root = str(tmp_path / "buffer")
     body = hub_actor.HubActor(root, across_nodes=False)

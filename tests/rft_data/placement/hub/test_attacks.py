@@ -80,6 +80,7 @@ def test_rows_beyond_the_number_said_are_refused(hub: HubServer, other: HubClien
     assert other.append([make_experience(0)]).seqs == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
 def test_compressed_rows_are_refused_before_they_are_decoded(hub: HubServer, codec: str) -> None:
     table = encode([make_experience(0, completion_text="x" * (32 << 20))])[0]
@@ -247,6 +248,7 @@ def test_calls_that_send_nothing_stop_nobody_and_are_ended(
     assert len(buffer) == 1
 
 
+@pytest.mark.slow
 def test_one_client_fills_its_own_share_and_no_other(
     hub: HubServer, other: HubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +268,7 @@ def test_one_client_fills_its_own_share_and_no_other(
         assert again.append([make_experience(1)]).seqs == (1,)
 
 
+@pytest.mark.slow
 def test_connections_of_one_client_are_counted(
     hub: HubServer, other: HubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +283,7 @@ def test_connections_of_one_client_are_counted(
     connected(hub).close()
 
 
+@pytest.mark.slow
 def test_strangers_do_not_keep_others_out(
     hub: HubServer, other: HubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

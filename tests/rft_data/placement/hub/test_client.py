@@ -80,6 +80,7 @@ def test_append_over_the_wire_is_the_append_of_the_buffer(buffer: Buffer, client
     assert there.rows.equals(buffer.take(there.seqs))
 
 
+@pytest.mark.slow
 def test_append_over_the_wire_quarantines_what_the_buffer_would(buffer: Buffer, client: HubClient) -> None:
     bad = {1: {"reward": float("nan")}, 3: {"completion_text": "\ud800"}}
     rows = [make_experience(i, **bad.get(i, {})) for i in range(5)]
@@ -202,6 +203,7 @@ def test_take_of_a_missing_row_is_the_buffers_error(client: HubClient) -> None:
         client.take([5])
 
 
+@pytest.mark.slow
 def test_annotate_and_leased_join_over_the_wire(buffer: Buffer, client: HubClient) -> None:
     client.append([make_experience(i) for i in range(4)])
     client.annotate(annotations(range(4)))
@@ -232,6 +234,7 @@ def test_add_rows_keeps_one_row_per_key(buffer: Buffer, client: HubClient) -> No
     assert buffer.counts()["groups"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["experiences", "leases", "consumed", "annotations", "feedback", "x"])
 def test_add_rows_goes_around_no_other_check(buffer: Buffer, client: HubClient, name: str) -> None:
     with pytest.raises(UnknownComponentError, match=f"may not add rows to table '{name}'"):
@@ -239,6 +242,7 @@ def test_add_rows_goes_around_no_other_check(buffer: Buffer, client: HubClient, 
     assert set(buffer.counts().values()) == {0}
 
 
+@pytest.mark.slow
 def test_add_rows_refuses_wrong_columns_and_values(buffer: Buffer, client: HubClient) -> None:
     row = {"run_id": "run", "role": "trainer", "step": 1, "key": "loss", "value": 0.5}
     client.add_rows("metrics", [row, {**row, "key": "grad", "value": float("nan")}])
@@ -250,6 +254,7 @@ def test_add_rows_refuses_wrong_columns_and_values(buffer: Buffer, client: HubCl
     assert buffer.counts()["metrics"] == 2
 
 
+@pytest.mark.slow
 def test_add_tasks_keeps_every_field(buffer: Buffer, client: HubClient) -> None:
     task = Task(
         "a", ({"role": "user", "content": "1+1="},), "2", "heldout", 0.5, {"n": [1]}, "w", "r", ("x",), "e"
@@ -287,6 +292,7 @@ def test_rows_read_elsewhere_can_be_appended_again(client: HubClient, tmp_path) 
         assert copy.read("experiences").equals(client.read("experiences"))
 
 
+@pytest.mark.slow
 def test_created_at_of_rows_is_the_hubs(client: HubClient) -> None:
     before = now()
     client.add_rows("groups", [group_row(0)])
@@ -303,6 +309,7 @@ def test_a_filter_is_checked_against_its_table(client: HubClient) -> None:
     assert client.read("experiences", ["seq"], where).column("seq").to_pylist() == [0, 5]
 
 
+@pytest.mark.slow
 def test_a_payload_comes_whole_and_one_that_is_missing_is_named(client: HubClient, buffer: Buffer) -> None:
     name = buffer.add_payload(b"pixels", "image/png")
     assert client.payload(name) == ("image/png", b"pixels")

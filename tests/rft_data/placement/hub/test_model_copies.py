@@ -68,6 +68,7 @@ def ours(tmp_path: Path) -> Path:
     return tmp_path / "node" / "models" / "base"
 
 
+@pytest.mark.slow
 def test_of_a_model_that_was_changed_in_place_the_changed_files_are_sent(node: Node, ours: Path) -> None:
     assert sorted(node.fetch(ours)) == ["config.json", "model.safetensors", "sub/tokens.txt"]
     assert node.fetch(ours) == []
@@ -80,6 +81,7 @@ def test_of_a_model_that_was_changed_in_place_the_changed_files_are_sent(node: N
     assert node.fetch(ours) == []
 
 
+@pytest.mark.slow
 def test_two_models_under_one_path_take_turns_without_being_sent_again(node: Node, ours: Path) -> None:
     other = node.theirs.with_name("other")
     other.mkdir()
@@ -106,6 +108,7 @@ def test_a_copy_goes_when_no_path_leads_to_it_and_it_is_not_the_last_one(node: N
     )
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_changed_on_the_node_is_mended(node: Node, ours: Path) -> None:
     node.fetch(ours)
     (ours / "config.json").write_text("damaged")

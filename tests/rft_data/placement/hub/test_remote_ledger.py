@@ -23,6 +23,7 @@ def events(buffer: Buffer) -> list[str]:
     return buffer.read("leases", ["kind"]).column("kind").to_pylist()
 
 
+@pytest.mark.slow
 def test_leases_over_the_wire_are_those_of_the_ledger(buffer: Buffer, client: HubClient) -> None:
     ledger = client.ledger("run", 0)
     assert ledger.attach("trainer") == 1
@@ -45,6 +46,7 @@ def test_leases_over_the_wire_are_those_of_the_ledger(buffer: Buffer, client: Hu
     assert (read.consumed("trainer"), read.is_consumed(lease)) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_grant_asked_again_is_the_stored_one(buffer: Buffer, client: HubClient) -> None:
     ledger = client.ledger("run", 0)
     ledger.attach("trainer")
@@ -84,6 +86,7 @@ def test_a_replaced_consumer_can_do_nothing_more(buffer: Buffer, client: HubClie
     new.consume("trainer", 1)
 
 
+@pytest.mark.slow
 def test_a_release_that_comes_late_leaves_the_next_lease_alone(client: HubClient) -> None:
     ledger = client.ledger("run", 0)
     ledger.attach("trainer")

@@ -102,6 +102,7 @@ def test_errors_are_all_of_ours() -> None:
     assert set(ERRORS) == {name for name in vars(errors) if name.endswith("Error")} | named_otherwise
 
 
+@pytest.mark.slow
 def test_errors_of_the_buffer_cross(
     buffer: Buffer, client: HubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_errors_of_the_buffer_cross(
         client.append([make_experience(2)])
 
 
+@pytest.mark.slow
 def test_an_unknown_error_crosses_without_its_inside(
     client: HubClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_call_outlives_a_restart_of_the_hub(buffer: Buffer) -> None:
             assert client.counts()["experiences"] == 2
 
 
+@pytest.mark.slow
 def test_a_client_follows_a_hub_that_moves(buffer: Buffer) -> None:
     hubs = [HubServer(buffer).start(), HubServer(buffer).start()]
     now = hubs[0]

@@ -37,6 +37,7 @@ def test_rows_go_through_tls_and_come_back(hub: HubServer) -> None:
         assert client.read("experiences", ["seq"]).num_rows == len(client) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # noqa: S104
 def test_nothing_of_token_or_rows_can_be_read_on_the_way(tmp_path: Path, host: str) -> None:
     row = make_experience(1)
@@ -59,12 +60,14 @@ def test_certificate_follows_from_the_secret(hub: HubServer) -> None:
     assert tls.certificate("another secret").digest != digest
 
 
+@pytest.mark.slow
 def test_client_tells_a_hub_with_another_certificate_nothing(hub: HubServer) -> None:
     address = here(hub)[:-64] + tls.certificate("another").digest
     with HubClient(address, hub.token) as client, pytest.raises(TokenError, match="another certificate"):
         client.counts()
 
 
+@pytest.mark.slow
 def test_client_that_wants_tls_refuses_a_hub_without(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as plain:
         address = f"{plain.address}/{tls.certificate(SECRET).digest}"
@@ -72,6 +75,7 @@ def test_client_that_wants_tls_refuses_a_hub_without(tmp_path: Path) -> None:
             client.counts()
 
 
+@pytest.mark.slow
 def test_hub_answers_nothing_to_a_client_without_tls(hub: HubServer) -> None:
     with HubClient(here(hub)[:-65], hub.token) as client, pytest.raises(StalledError):
         client.counts(deadline_s=0.5)
@@ -103,6 +107,7 @@ def test_hub_for_other_machines_names_the_extra_it_lacks(
         HubServer(buffer, host="0.0.0.0")  # noqa: S104
 
 
+@pytest.mark.slow
 def test_closing_hub_answers_what_has_arrived_over_tls(
     hub: HubServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,6 +65,7 @@ def test_what_is_no_recipe_is_refused(text: str) -> None:
         edited(text, {"name": (TEXT, "b")})
 
 
+@pytest.mark.slow
 def test_a_new_text_is_what_was_wanted() -> None:
     text = shipped_recipe("quickstart").path.read_text()
     found, _ = edited(text, {"experience_ops": (YAML_VALUE, "- grpo_advantage_mapper: {scale: none}\n- a")})

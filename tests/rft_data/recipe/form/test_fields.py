@@ -41,6 +41,7 @@ def test_every_value_lies_in_a_field_that_gives_it_back(name: str) -> None:
     assert parse_yaml(again, "x") == parse_yaml(text, "x")
 
 
+@pytest.mark.slow
 def test_a_field_has_doc_default_bounds_and_choices() -> None:
     found = fields(shipped_recipe("quickstart").path.read_text())
     group = found["explorer.group_size"]

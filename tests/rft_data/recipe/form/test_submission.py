@@ -103,6 +103,7 @@ def test_paths_stay_as_they_are_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert recipe.model.path == "./model"
 
 
+@pytest.mark.slow
 def test_a_shipped_recipe_may_be_extended() -> None:
     found = answer("extends: sums_grpo\nname: mine\n", explain=True)
     assert found["name"] == "mine"

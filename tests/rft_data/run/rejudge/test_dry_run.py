@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[4]
 REWARDS = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [None, 1.0], [0.5, 0.25]]
 
 
+@pytest.mark.slow
 def test_the_report_counts_by_operator_and_by_row(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     found = dry_run(buffer, pipeline(STRICT), whole_groups(buffer), groups_per_batch=2, shown=4)
@@ -36,6 +37,7 @@ def test_the_report_counts_by_operator_and_by_row(buffer: Buffer) -> None:
     assert found.rows[2]["dropped_by"] == "reward_variance_filter"
 
 
+@pytest.mark.slow
 def test_a_dry_run_agrees_with_what_the_run_stored(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     stored = StoredVerdicts(buffer)
@@ -50,6 +52,7 @@ def test_a_dry_run_agrees_with_what_the_run_stored(buffer: Buffer) -> None:
     assert found.second is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 32])
 def test_group_operators_judge_alike_whatever_the_batch(buffer: Buffer, size: int) -> None:
     explore(buffer, REWARDS)
@@ -58,6 +61,7 @@ def test_group_operators_judge_alike_whatever_the_batch(buffer: Buffer, size: in
     assert found.rows == ()
 
 
+@pytest.mark.slow
 def test_two_recipes_differ_in_rows_and_advantages(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     unscaled = [*STRICT[:-2], {"grpo_advantage_mapper": {"scale": "none"}}]
@@ -80,6 +84,7 @@ def test_two_recipes_differ_in_rows_and_advantages(buffer: Buffer) -> None:
     assert difference.examples[0].first.startswith("dropped by reward_variance_filter: group reward std 0")
 
 
+@pytest.mark.slow
 def test_rows_nobody_judged_are_counted_apart(buffer: Buffer) -> None:
     explore(buffer, REWARDS[:1])
     later = StoredVerdicts(buffer)
@@ -96,6 +101,7 @@ def test_no_groups_is_an_empty_report(buffer: Buffer) -> None:
     assert "0 rows of 0 groups" in dry_run_text(found, ("a.yaml", "b.yaml"))
 
 
+@pytest.mark.slow
 def test_nothing_is_written(buffer: Buffer, tmp_path: Path) -> None:
     explore(buffer, REWARDS)
     before = buffer.counts()
@@ -104,6 +110,7 @@ def test_nothing_is_written(buffer: Buffer, tmp_path: Path) -> None:
         assert reader.counts() == before
 
 
+@pytest.mark.slow
 def test_the_report_is_json_and_text(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     found = dry_run(
@@ -136,6 +143,7 @@ def test_an_id_with_control_characters_does_not_reach_the_terminal(buffer: Buffe
     assert all(line.isprintable() for line in text.split("\n"))
 
 
+@pytest.mark.slow
 def test_a_row_that_is_gone_stops_it(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     groups = whole_groups(buffer)

@@ -56,6 +56,7 @@ def test_groups_a_later_recipe_keeps_can_be_leased(buffer: Buffer, tmp_path: Pat
     assert "explored_by: book" in readmitted_text(found)
 
 
+@pytest.mark.slow
 def test_the_runs_own_groups_do_not_change(buffer: Buffer) -> None:
     before = explore(buffer, REWARDS)
     again(buffer)
@@ -135,6 +136,7 @@ def test_a_group_is_readmitted_under_one_run_id_only(buffer: Buffer) -> None:
     assert again(buffer, book="third").elsewhere == 3
 
 
+@pytest.mark.slow
 def test_a_retired_group_stays_out(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     Ledger(buffer, "run", 0).retire("", ["run/0-00000001"], "rows lost")
@@ -156,6 +158,7 @@ def test_a_run_id_in_training_takes_no_more_groups(buffer: Buffer) -> None:
     assert again(buffer, lenient, book="second").admitted == 1
 
 
+@pytest.mark.slow
 def test_a_run_id_with_groups_of_other_operators_is_refused(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     again(buffer)
@@ -192,6 +195,7 @@ def test_groups_that_lost_rows_are_set_aside_unjudged(tmp_path: Path) -> None:
         assert judged.column("seq").to_pylist() == [8, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("book", ["run", "other"])
 def test_the_id_of_a_run_that_explored_is_refused(buffer: Buffer, book: str) -> None:
     explore(buffer, REWARDS)

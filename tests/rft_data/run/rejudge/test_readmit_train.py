@@ -33,6 +33,7 @@ def test_the_books_of_run_and_book_both_add_up(buffer: Buffer) -> None:
     assert (book["produced"], book["pending"], book["residual"], book["faults"]) == (4, 4, 0, [])
 
 
+@pytest.mark.slow
 def test_feedback_through_the_same_operators_leaves_the_runs_books_alone(buffer: Buffer) -> None:
     operators = [{"feedback_mapper": {"replace": True}}, *STRICT]
     explore(buffer, [[1.0, 1.0]], operators)

@@ -64,6 +64,7 @@ def values(buffer: Buffer, key: str = VERSION.key) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 def test_a_version_lies_beside_the_stored_reward(explored: Buffer) -> None:
     found = run(explored)
     assert (found.groups, found.scored, found.changed, found.before) == (3, 6, 6, 0)
@@ -99,6 +100,7 @@ def test_another_call_goes_on_where_a_killed_one_stopped(
     assert explored.counts()["feedback"] == 6
 
 
+@pytest.mark.slow
 def test_what_failed_is_tried_again_and_what_cannot_be_scored_is_not(explored: Buffer) -> None:
     why = {"answer 0": UnscoredCause.INFRASTRUCTURE, "answer 1": UnscoredCause.REWARD}
     found = run(explored, lambda task, completion: Unscored("no", why[completion[:8]]))
@@ -107,6 +109,7 @@ def test_what_failed_is_tried_again_and_what_cannot_be_scored_is_not(explored: B
     assert (again.before, again.scored, again.failed) == (3, 3, 0)
 
 
+@pytest.mark.slow
 def test_repeated_scoring_tells_how_far_a_judge_disagrees_with_itself(explored: Buffer) -> None:
     numbers = itertools.cycle([0.0, 1.0, 0.5])
     found = run(explored, lambda task, completion: next(numbers), Version("judge", times=4))
@@ -120,6 +123,7 @@ def test_repeated_scoring_tells_how_far_a_judge_disagrees_with_itself(explored: 
     assert run(explored, by_member, Version("judge", times=5)).scored == 6
 
 
+@pytest.mark.slow
 def test_rewards_of_groups_see_whole_groups(explored: Buffer) -> None:
     def rank(group: list[Trajectory]) -> list[float]:
         return [float(sorted(one.completion for one in group).index(one.completion)) for one in group]
@@ -146,6 +150,7 @@ def test_shards_share_the_groups_and_may_write_files(explored: Buffer, tmp_path:
     assert values(explored) == [3.0, -1.0] * 3
 
 
+@pytest.mark.slow
 def test_rollouts_without_a_stored_task_are_counted(buffer: Buffer) -> None:
     explore(buffer, STORED)
     found = run(buffer)

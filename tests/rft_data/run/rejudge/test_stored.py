@@ -9,6 +9,7 @@ from rft_data.run.rejudge import StoredVerdicts
 from tests.rft_data.run.rejudge.explored import LENIENT, STRICT, explore, pipeline
 
 
+@pytest.mark.slow
 def test_the_newest_counts_and_pipelines_can_be_told_apart(buffer: Buffer) -> None:
     explore(buffer, [[1.0, 1.0], [1.0, 0.0]])
     strict, lenient = pipeline(STRICT), pipeline(LENIENT)

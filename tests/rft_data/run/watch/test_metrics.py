@@ -131,6 +131,7 @@ def test_pass_rates_are_counted_by_group() -> None:
     assert (found["frac_solved_none"], found["frac_solved_all"]) == (2 / 8, 3 / 8)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=50))
 def test_ess_fraction_is_kishs_and_ignores_a_common_factor(logs: list[float]) -> None:
     weights = [math.exp(x) for x in logs]

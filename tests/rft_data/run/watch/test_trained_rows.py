@@ -25,6 +25,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_tokenised_have_rewards_and_no_lengths(buffer: Buffer) -> None:
     expert = make_experience(
         9,

@@ -115,6 +115,7 @@ def test_state_of_another_selector_is_refused(name: str) -> None:
         make_selector(use, args, first_tasks(), 7).load_state_dict({"selector": "other"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ARGUMENTS if name not in ("mixture", "staged")])
 def test_state_takes_at_most_200_bytes_per_visited_task(name: str) -> None:
     use, args = ARGUMENTS[name]

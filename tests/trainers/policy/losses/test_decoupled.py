@@ -59,6 +59,7 @@ def test_decoupled_losses_equal_their_formulas(name: str, args: dict[str, float]
     check(LOSSES[name].function, REFERENCES[name], batch, **args)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_a_row_one_version_behind_gets_plain_ppo(batch: Batch) -> None:

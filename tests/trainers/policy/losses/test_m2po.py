@@ -48,6 +48,7 @@ def test_m2po_equals_its_algorithm(threshold: float, batch: Batch) -> None:
     check(m2po, m2po_reference, batch, threshold=threshold)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_m2po_keeps_the_bound_on_the_constrained_tokens(batch: Batch) -> None:

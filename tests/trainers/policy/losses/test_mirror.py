@@ -56,6 +56,7 @@ def test_mirror_losses_equal_their_formulas(name: str, args: dict[str, object], 
     check(LOSSES[name].function, REFERENCES[name], batch, **args)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches(experts=False))
 def test_kimis_gradient_is_that_of_the_squared_regression(batch: Batch) -> None:

@@ -101,6 +101,7 @@ def test_a_step_cut_anywhere_is_mu_of_one_mean_and_the_rest_of_the_other(batch: 
     assert float(got.detach()) == pytest.approx((1 - mu) * means[False] + mu * means[True], rel=1e-9)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_without_the_share_of_the_experts_they_say_so(batch: Batch) -> None:

@@ -71,6 +71,7 @@ def test_policy_gradient_losses_equal_their_formulas(
     check(LOSSES[name].function, REFERENCES[name], batch, **args)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_topr_leaves_good_answers_at_full_weight(batch: Batch) -> None:

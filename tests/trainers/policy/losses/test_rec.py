@@ -50,6 +50,7 @@ def rec_reference(
 REFERENCES = {"rec": rec_reference}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip_mode", ["none", "one_side", "two_side", "ring"])
 @pytest.mark.parametrize("weight", ["none", "importance", "advantage"])
 @SOME
@@ -58,6 +59,7 @@ def test_rec_equals_its_formula(clip_mode: str, weight: str, batch: Batch) -> No
     check(rec, rec_reference, batch, clip_mode=clip_mode, weight=weight)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_rec_with_every_number_changed_equals_its_formula(batch: Batch) -> None:
@@ -75,6 +77,7 @@ def test_rec_with_every_number_changed_equals_its_formula(batch: Batch) -> None:
     )
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_one_sided_importance_has_the_gradient_of_ppo(batch: Batch) -> None:

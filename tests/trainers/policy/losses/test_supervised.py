@@ -48,6 +48,7 @@ def raft_reference(
 REFERENCES = {"sft": sft_reference, "raft": raft_reference}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -65,6 +66,7 @@ def test_supervised_losses_equal_their_formulas(name: str, args: dict[str, objec
     check(LOSSES[name].function, REFERENCES[name], batch, **args)
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_raft_without_rewards_says_so(batch: Batch) -> None:

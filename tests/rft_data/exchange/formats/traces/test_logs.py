@@ -271,6 +271,7 @@ def test_a_history_sent_back_without_its_thinking_is_the_same_conversation(
     assert _trained(row) == ["It is 5.\n", "Yes."]
 
 
+@pytest.mark.slow
 def test_the_traces_of_one_session_are_one_conversation(buffer: Buffer, tmp_path: Path) -> None:
     more = _say("And 4+4?", "user")
     rows = [
@@ -467,6 +468,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_read_is_set_aside_with_its_reason(what: str, buffer: Buffer, tmp_path: Path) -> None:
     """And costs no other call of its row, trace or file."""
@@ -499,6 +501,7 @@ def test_calls_before_the_end_of_a_broken_file_are_stored(buffer: Buffer, tmp_pa
     assert len(buffer) == 1
 
 
+@pytest.mark.slow
 def test_roles_and_images_of_other_libraries(buffer: Buffer, tmp_path: Path) -> None:
     picture = "data:image/png;base64,iVBORw0KGgo="
     asked = {
