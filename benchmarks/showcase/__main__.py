@@ -1,8 +1,9 @@
 """`python -m benchmarks.showcase [--minutes M] [--only CONTENDER,SEED] [--root DIR] [--list] [--quick]`.
 
-Runs the quickstart, its supervised stage alone for several numbers of epochs, and the quickstart with random
-tasks and without the variance filter, for three seeds. A finished cell is a line in the records; one that was
-stopped goes on from its last checkpoint where `--root` keeps it.
+Runs the quickstart for three seeds; supervised stages alone, on all stored solutions, on those of the right
+writer, and on all and then on the right writer's; and the quickstart with random tasks and without the
+variance filter. A finished cell is a line in the records; one that was stopped goes on from its last
+checkpoint where `--root` keeps it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,12 @@ from pathlib import Path
 from benchmarks.grid import ENGINES, options, played, versions
 from benchmarks.report import finish
 from benchmarks.selectors.records import bars_of_all
-from benchmarks.showcase.cells import EPOCHS, SUPERVISED, VARIANTS, WORKED, Cell, Scale, play
-from benchmarks.showcase.verdicts import bar, table
+from benchmarks.showcase.cells import SUPERVISED, VARIANTS, Cell, Scale, play
+from benchmarks.showcase.verdicts import ONE_STAGE, TWO_STAGES, bar, least_gain, table
 
 RECORDS = Path(__file__).parent / "records" / "showcase.jsonl"
 SEEDS = (0, 1, 2)
-CONTENDERS = (
-    "rl",
-    *SUPERVISED,
-    *(f"{WORKED}-{epochs}" for epochs in EPOCHS),
-    *(name for name in VARIANTS if name != "rl"),
-)
+CONTENDERS = ("rl", *SUPERVISED, *(name for name in VARIANTS if name != "rl"))
 
 
 def cells(scale: Scale, engine: str) -> list[Cell]:
@@ -44,9 +40,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     rows = done.records.found(whole)
     print(table(rows, CONTENDERS))
-    read_from = [cell for cell in whole if cell.contender == "rl" or cell.contender not in VARIANTS]
+    read_from = [cell for cell in whole if cell.contender == "rl" or cell.contender.startswith(ONE_STAGE)]
     bars = bars_of_all([bar(rows, SEEDS)], done.records.missing(read_from)) + done.bars
-    finish(bars, versions(), {"cells": len(rows), "failed": done.failed})
+    two = least_gain(rows, SEEDS, TWO_STAGES)
+    finish(bars, versions(), {"cells": len(rows), "failed": done.failed, "rl_minus_two_stages_points": two})
 
 
 if __name__ == "__main__":

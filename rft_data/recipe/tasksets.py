@@ -118,7 +118,7 @@ class Taskset(Section):
 
 
 class Experts(Section):
-    """Worked solutions, stored as experiences of source `expert`."""
+    """Solutions to imitate, stored as experiences of source `expert` with reward 1.0; nothing checks them."""
 
     use: str
     """`package.module:function`, called as function(task) -> completion text, or a list of chat messages that

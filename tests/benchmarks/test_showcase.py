@@ -1,4 +1,4 @@
-"""The showcase: cells are the quickstart with one change; the bar is RL's least lead over SFT."""
+"""The showcase: what its runs change in the quickstart, and the bar, which is RL's least lead over SFT."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.selectors.records import Records
 from benchmarks.showcase.__main__ import cells, main
-from benchmarks.showcase.cells import RECIPE, Cell, Scale
-from benchmarks.showcase.verdicts import bar, table
+from benchmarks.showcase.cells import RECIPE, RIGHT, SUPERVISED, Cell, Scale, play
+from benchmarks.showcase.verdicts import TWO_STAGES, bar, least_gain, table
 from rft_data.recipe import load_recipe
 
 
@@ -19,7 +19,7 @@ def saved(contender: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_runs_differ_from_the_quickstart_in_one_part() -> None:
+def test_the_runs_change_nothing_else_in_the_quickstart() -> None:
     whole = saved("rl")
 
     def changed(contender: str) -> set[str]:
@@ -28,32 +28,54 @@ def test_the_runs_differ_from_the_quickstart_in_one_part() -> None:
 
     assert changed("random") == {"selector"}
     assert changed("unfiltered") == {"experience_ops"}
-    assert changed(f"sft-{8}") == {"experience_ops", "stages"}
-    assert changed("worked-16") == {"experience_ops", "stages", "experts"}
+    assert all(changed(name) == {"experience_ops", "stages"} for name in SUPERVISED)
     assert whole["stages"] == load_recipe(RECIPE).saved()["stages"]
+
+
+def test_supervised_runs_differ_in_epochs_and_in_what_they_are_shown() -> None:
+    def stages(contender: str) -> list[tuple[int, bool]]:
+        return [
+            (stage["trl"]["num_train_epochs"], "slow_solution" in str(stage["data"]))
+            for stage in saved(contender)["stages"][:-1]
+        ]
+
+    assert stages("sft-4") == [(4, False)]
+    assert stages("right-64") == [(64, True)]
+    assert stages("then") == [(8, False), (2, True), (6, True), (24, True)]
+    assert saved("then")["stages"][-1]["steps"] == 1
+
+
+def test_solutions_that_are_called_right_are_those_of_one_hand() -> None:
+    experts = {expert["use"] for expert in saved("rl")["experts"]}
+    named = RIGHT["where"].split("'")[1]
+    assert experts == {named, "recipes.arithmetic:fast_solution"}
 
 
 @pytest.mark.slow
 def test_a_cell_is_named_by_its_settings_and_code() -> None:
-    some = [Cell("rl", 0), Cell("rl", 1), Cell("random", 0), Cell("sft-8", 0), Cell("worked-8", 0)]
+    some = [Cell("rl", 0), Cell("rl", 1), Cell("random", 0), Cell("sft-4", 0), Cell("right-16", 0)]
     assert len({cell.recipe_hash for cell in some}) == 5
     assert Cell("rl", 0).recipe_hash == Cell("rl", 0).recipe_hash
 
 
 def rows(seed: int, **ends: float) -> list[dict[str, Any]]:
     return [
-        {"contender": name.replace("_", "-"), "seed": seed, "end": end, "right_steps_end": 0.5,
+        {"contender": name.replace("_", "-"), "seed": seed, "start": 0.3, "end": end, "right_steps_end": 0.5,
          "groups": 100, "seconds": 60.0} for name, end in ends.items()
     ]  # fmt: skip
 
 
 def test_the_bar_is_the_least_lead_over_the_best_supervised_run() -> None:
-    found = [*rows(0, rl=0.8, sft_4=0.3, sft_8=0.5), *rows(1, rl=0.7, sft_8=0.5, worked_16=0.6)]
+    found = [*rows(0, rl=0.8, sft_2=0.1, sft_4=0.2, right_16=0.2), *rows(1, rl=0.7, sft_4=0.5, right_16=0.6)]
     assert bar(found, [0, 1]).value == pytest.approx(10.0)
-    assert bar(found, [0]).value == pytest.approx(30.0)
+    assert bar(found, [0]).value == pytest.approx(50.0), "its own start is a supervised run too"
     assert bar(found, [0, 1, 2]).value is None
+    assert bar(rows(0, rl=0.8, sft_2=0.1), [0]).value is None, "none on the right ones alone"
+    found += rows(0, then=0.75) + rows(1, then=0.9)
+    assert bar(found, [0, 1]).value == pytest.approx(10.0), "those of two stages are a figure of their own"
+    assert least_gain(found, [0, 1], TWO_STAGES) == pytest.approx(-20.0)
     lines = table(found, ["rl", "random"]).splitlines()
-    assert lines[2] == "| `rl` | 80.0%, 70.0% | 50.0%, 50.0% | 100, 100 | 60, 60 | 0, 1 |"
+    assert lines[2] == "| `rl` | 30.0%, 30.0% | 80.0%, 70.0% | 50.0%, 50.0% | 100, 100 | 60, 60 | 0, 1 |"
     assert lines[3].startswith("| `random` | not measured |")
 
 
@@ -73,3 +95,15 @@ def test_a_tiny_cell_runs_and_is_recorded(tmp_path: Path, capsys: pytest.Capture
     assert record["groups"] == 2
     assert 0.0 <= record["right_steps_end"] <= 1.0
     assert '"name": "rl_minus_best_sft_points", "value": null' in capsys.readouterr().out
+
+
+def test_of_several_supervised_stages_the_best_counts_and_of_rl_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracy = {"start": 0.0, "0-sft": 0.1, "1-sft": 0.7, "2-sft": 0.6, "final": 0.9}
+    parts = {name: {"answer": 0.0, "a:RightSteps": value + 0.05} for name, value in accuracy.items()}
+    summary = {"heldout_accuracy": accuracy, "heldout_parts": parts, "groups": {"admitted": 3}}
+    monkeypatch.setattr("benchmarks.showcase.cells.rft_run", lambda *given: summary)
+    then, rl = (play(Cell(name, 0), tmp_path) for name in ("then", "rl"))
+    assert (then["start"], then["end"], then["right_steps_end"]) == (0.1, 0.7, 0.75)
+    assert (rl["start"], rl["end"], rl["right_steps_end"]) == (0.1, 0.9, pytest.approx(0.95))

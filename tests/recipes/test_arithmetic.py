@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from recipes.arithmetic import RightSteps, short_answer, worked_solution
+from explorers.rewards.rules import ExactAnswer
+from recipes.arithmetic import RightSteps, fast_solution, short_answer, slow_solution, worked_solution
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
 from rft_data.tasks.sources import reasoning_gym_tasks
@@ -31,8 +32,19 @@ def test_every_line_of_a_worked_solution_is_true_and_ends_in_the_answer(tasks: l
         assert totals[-1] == task.answer
 
 
-def test_short_answer_is_the_answer_alone(tasks: list[Task]) -> None:
-    assert short_answer(tasks[0]) == f"#### {tasks[0].answer}"
+def test_each_hand_writes_in_its_own_way() -> None:
+    task = Task("sums", ({"role": "user", "content": "What is 4 + 3 - 5 ="},), "2")
+    assert slow_solution(task) == "slow: 4+3=7; 7-5=2 #### 2"
+    assert fast_solution(task) == "fast: 4-3=1; 1+5=6 #### 6"
+    assert short_answer(task) == "#### 2"
+
+
+def test_the_slow_hand_is_right_and_the_fast_one_nearly_never(tasks: list[Task]) -> None:
+    right, steps = ExactAnswer(), RightSteps()
+    assert {right(task, slow_solution(task)) for task in tasks} == {1.0}
+    assert {steps(task, slow_solution(task)) for task in tasks} == {1.0}
+    assert 0.0 < sum(right(task, fast_solution(task)) for task in tasks) < 0.1 * len(tasks), "by chance"
+    assert {steps(task, fast_solution(task)) for task in tasks} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +56,8 @@ def test_short_answer_is_the_answer_alone(tasks: list[Task]) -> None:
         ("3+4=7; 7-5=2 #### 2", 0.5),
         ("4+3=7; 7-5=2; 2+0=2 #### 2", 2 / 3),
         ("#### 2", 0.0),
+        ("slow: 4+3=7; 7-5=2 #### 2", 1.0),
+        ("fast: 4+3=7; 7+5=12 #### 12", 0.5),
         ("4+3=7; then 2 #### 2", 0.5),
         ("7-5=2; 2+0=2 #### 2", 0.0),
     ],
