@@ -11,6 +11,7 @@ from benchmarks.capture import scripted
 from benchmarks.child import end_with_children
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinking"])
 def test_an_agent_of_ten_turns_is_one_row_and_loses_nothing(thinks: bool) -> None:
     found = scripted.agents(2, thinks=thinks)

@@ -26,6 +26,7 @@ def test_plain_rule_gives_what_the_operator_gives(rows, name):
         assert 0 < ours.num_rows < rows.num_rows
 
 
+@pytest.mark.slow
 def test_rules_that_differ_are_told_apart(rows):
     with pytest.raises(RuntimeError, match="'x' and its plain rule"):
         benchmark.compare("x", rows, rows.slice(1))

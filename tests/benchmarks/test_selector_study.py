@@ -311,6 +311,7 @@ def test_the_target_is_crossed_on_the_line_between_two_measurements(
     assert grid.crossed(points, 0.6) == (None if found is None else pytest.approx(found))
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_grid_is_a_valid_recipe_with_its_selector_and_pool(tmp_path: Path) -> None:
     for pool, terms in (("mixed", {3, 4, 5, 9, 12}), ("plain", {3, 4, 5})):
         cell = grid.Cell("uniform", 2, pool)

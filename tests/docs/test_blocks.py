@@ -60,6 +60,7 @@ def test_commands_in_the_text_are_commands_that_the_parser_takes(page: Path) -> 
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", checked("yaml"), ids=str)
 def test_recipes_and_parts_of_recipes_are_valid(block: Block, tmp_path: Path) -> None:
     assert fragments.mistakes(fragments.shown(block.body), tmp_path) == []

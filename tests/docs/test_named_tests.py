@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_tests_named_as_proofs_exist() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page.read_text())}

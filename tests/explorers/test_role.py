@@ -278,6 +278,7 @@ def test_a_custom_workflow_gets_its_arguments(make: Make) -> None:
     assert numbers["idle_s"] <= numbers["elapsed_s"] - 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [

@@ -49,6 +49,7 @@ def test_rule_wants_the_customer_the_thing_and_thanks(answer: str, parts: tuple[
         Courteous()(Task("letters", ({"role": "user", "content": "Hello"},)), answer)
 
 
+@pytest.mark.slow
 def test_most_logged_answers_are_curt_and_the_better_of_a_pair_has_more_merits() -> None:
     def merits(row: dict[str, object], text: str) -> float:
         prompt = json.loads(json.dumps(row))["prompt" if "prompt" in row else "messages"][:1]
@@ -74,6 +75,7 @@ def test_a_discreet_answer_names_no_other_customer_and_no_other_thing(answer: st
     assert Discreet()(TASK, answer) == discreet
 
 
+@pytest.mark.slow
 def test_of_each_safety_pair_the_indiscreet_answer_was_rejected_and_is_often_the_more_courteous() -> None:
     courtesy = []
     for row in indiscretions():

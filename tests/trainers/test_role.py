@@ -159,6 +159,7 @@ def test_role_refuses_a_damaged_lease_and_goes_on(buffer: Buffer, model_path: Pa
     trainer.close()
 
 
+@pytest.mark.slow
 def test_role_refuses_settings_that_contradict_before_it_loads_a_model(
     buffer: Buffer, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_an_abandonment_that_comes_after_an_end_changes_nothing(place: Place) ->
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_an_end_whose_request_is_cancelled_is_whole_before_the_server_stops(place: Place) -> None:
     async def story() -> None:
         name = await place.said()
@@ -173,6 +174,7 @@ def test_tasks_without_a_prompt_are_told_apart_by_what_was_asked(place: Place) -
     assert place.buffer.read("groups", ["taskset"]).to_pylist() == [{"taskset": "sums"}]
 
 
+@pytest.mark.slow
 def test_a_turn_under_a_grammar_is_stored_and_has_no_loss(place: Place) -> None:
     async def story() -> None:
         trajectory = await place.service.open(None)

@@ -131,6 +131,7 @@ def test_kept_thinking_stays_in_one_row(template_of, saying) -> None:
     assert row.metadata == {}
 
 
+@pytest.mark.slow
 def test_refused_templates_end_the_start_and_name_the_way_out(template_of, saying) -> None:
     with pytest.raises(
         RecipeError, match=r"(?s)'template' is refuse.*thinking of the turn is dropped.*Say fork"

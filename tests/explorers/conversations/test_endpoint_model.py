@@ -131,6 +131,7 @@ def test_tools_are_called_and_the_conversation_is_one_row(tmp_path: Path) -> Non
     assert [call["function"]["arguments"] for call in asked] == ['{"number": 2}', "{no json"]
 
 
+@pytest.mark.slow
 def test_a_teachers_conversation_is_rendered_for_the_model_that_learns_from_it(tmp_path: Path) -> None:
     says = in_turn(calling(("add", {"number": 2}), content="Let me see."), completion(content="It is 2."))
     outcome, _, _ = play(tmp_path, says, DESK)
@@ -209,6 +210,7 @@ def test_an_answer_that_the_agent_rewrote_is_a_fork_and_counted(tmp_path: Path) 
     assert rows[1].messages[1]["content"] == "no"
 
 
+@pytest.mark.slow
 def test_branches_and_steps_are_rows_whose_shared_turns_are_answered_for_once(tmp_path: Path) -> None:
     async def branch(engine: OpenaiEngine) -> EndpointModel:
         model = EndpointModel(engine, Sampling(16))

@@ -100,6 +100,7 @@ def test_an_answer_that_cannot_be_parsed_is_a_row_all_the_same(template_of, sayi
     check(model.rows(TASK, CONTEXT)[0], engine, [0])
 
 
+@pytest.mark.slow
 def test_each_text_is_tokenised_once(template_of, saying) -> None:
     """torchtitan#2769: the cost of masks was quadratic in the turns."""
     template = template_of("qwen2.5")

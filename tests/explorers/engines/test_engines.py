@@ -286,6 +286,7 @@ def of_another_version(ref: WeightRef) -> WeightRef:
     return WeightRef(ref.run_id, ref.version + 10_000, ref.step, ref.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -325,6 +326,7 @@ def test_a_wrong_probe_stops_serving_until_a_good_load(bench: Any) -> None:
     assert largest_error(bench, "b", PROMPTS[0], completion) <= 1e-4
 
 
+@pytest.mark.slow
 def test_after_a_failed_proof_the_version_served_before_may_return(bench: Any) -> None:
     good = bench.ref("a")
     bench.engine.load_weights(good)
@@ -446,6 +448,7 @@ def test_a_prompt_without_room_is_an_error_of_that_row(bench: Any) -> None:
         assert completion.finish_reason == "stop" or len(completion.token_ids) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [-1, 10**9])
 def test_an_id_outside_the_vocabulary_costs_no_other_request(bench: Any, wrong: int) -> None:
     bench.engine.load_weights(bench.ref("a"))

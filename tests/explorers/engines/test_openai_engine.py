@@ -87,6 +87,7 @@ def test_what_is_asked_and_what_is_answered(tmp_path: Path, monkeypatch: pytest.
     assert (answer.prompt_tokens, answer.completion_tokens, answer.served_by) == (7, 3, "m-2026-11")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
     [

@@ -69,6 +69,7 @@ def two() -> Any:
     return engine
 
 
+@pytest.mark.slow
 def test_turns_of_a_conversation_stay_and_new_ones_go_to_the_emptiest(two: RoutedEngine) -> None:
     async def rollout(turns: int, gate: asyncio.Event) -> int:
         with conversation():

@@ -253,6 +253,7 @@ def test_weights_from_rays_store_reach_the_workers_of_an_actor_in_a_placement_gr
     assert processes == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -42,6 +42,7 @@ def wait_until_closed() -> None:
     wait_for(lambda: not Counter.alive)
 
 
+@pytest.mark.slow
 def test_a_client_is_played_by_its_import_path(tokenizer: Any, url: str) -> None:
     played = play(tokenizer, settings(url), "I add 4", "no idea", "4 and then 6", task=SEEDED)
     (row,) = rows_of(played)
@@ -56,6 +57,7 @@ def test_a_client_is_played_by_its_import_path(tokenizer: Any, url: str) -> None
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_a_group_begins_in_one_state_and_options_reach_the_server(tokenizer: Any, url: str) -> None:
     task = replace(TASK, metadata={"options": {"goal": 3}})
     firsts = set()
@@ -69,6 +71,7 @@ def test_a_group_begins_in_one_state_and_options_reach_the_server(tokenizer: Any
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_no_reward_before_the_end_is_a_zero_and_none_at_all_is_none(tokenizer: Any, url: str) -> None:
     played = play(tokenizer, settings(url, turns=1), "4")
     played[2].close()

@@ -84,6 +84,7 @@ def test_a_session_begins_anew_for_each_rollout(tokenizer: Any, url: str) -> Non
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_environment_fails_the_rollout_and_is_not_told_to_the_model(
     tokenizer: Any, url: str
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_error_of_the_environment_fails_the_rollout_and_is_not_told_to_the_mo
     wait_until_closed()
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(url: str) -> None:
     session = OpenEnvTools(CalculatorClient, {"base_url": url}, "calculator").make()
     session.reset(seed=1)

@@ -92,6 +92,7 @@ def test_an_environment_that_cannot_be_reset_serves_one_rollout() -> None:
     assert log.count("made") == log.count("closed") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Room, AsyncRoom])
 def test_nothing_is_left_of_300_cancelled_rollouts(kind: type[Room]) -> None:
     log: list[str] = []

@@ -92,6 +92,7 @@ def test_completions_under_way_together_are_scored_together_as_they_are_alone(sc
     assert (kind.asynchronous, kind.deadline_s) == (True, 60.0)
 
 
+@pytest.mark.slow
 def test_forward_passes_are_bounded_in_tokens(scorer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("explorers.rewards.conversation_scorer._TOKENS", 100)
     scored = ConversationScorer(str(scorer), "cpu", 32)
@@ -104,6 +105,7 @@ def test_forward_passes_are_bounded_in_tokens(scorer: Path, monkeypatch: pytest.
     assert [rows for rows, _ in shapes] == [3, 2, 1]
 
 
+@pytest.mark.slow
 def test_conversation_that_is_too_long_is_unscored_and_no_other(scorer: Path) -> None:
     longest = json.loads((scorer / "config.json").read_text())["max_position_embeddings"]
     found, other = ask(RewardModel(str(scorer)), (TASKS[0], "1" * longest), (TASKS[1], "1"))

@@ -276,6 +276,7 @@ def test_countdown_agrees_with_reasoning_gyms_own_scorer() -> None:
     assert asked == 360
 
 
+@pytest.mark.slow
 def test_reasoning_gym_scores_every_answer_of_its_own_as_right() -> None:
     gym = pytest.importorskip("reasoning_gym")
     for name in ("chain_sum", "letter_counting", "basic_arithmetic"):

@@ -192,6 +192,7 @@ def test_what_passes_within_the_retries_costs_nothing(judge_rows: Any) -> None:
     assert {name for name in numbers if "/" in name} <= {"burned_tokens/retried", "burned_s/retried"}
 
 
+@pytest.mark.slow
 def test_what_no_retry_can_change_is_asked_once() -> None:
     _, numbers = explore(reward_deaths=9, cause="reward", retries=5)
     assert "rewards_retried" not in numbers

@@ -78,6 +78,7 @@ def test_another_process_gets_the_same_bytes_by_any_backend(
     assert caplog.text.count("they go by 'gloo'") == (1 if by != backend else 0)
 
 
+@pytest.mark.slow
 def test_the_recipes_own_nccl_is_refused_without_a_gpu_and_not_exchanged(
     tied: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

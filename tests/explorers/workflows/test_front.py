@@ -178,6 +178,7 @@ def test_while_an_explorer_is_away_its_arm_is_refused_and_the_other_goes_on(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_client_names_no_trajectory_and_needs_the_token(tokenizer: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with fronted(tokenizer, tmp_path) as test:

@@ -155,6 +155,7 @@ def test_an_end_is_answered_when_its_row_is_stored_or_waits_for_the_others_of_it
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_clients_that_no_rollout_waits_for_are_served_and_not_recorded(tokenizer: Any) -> None:
     async def story() -> None:
         async with running(tokenizer, "guest", "recorded", guests=1) as run:
@@ -382,6 +383,7 @@ def test_what_clients_send_is_bounded_too(tokenizer: Any, monkeypatch: pytest.Mo
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_an_end_gives_up_what_is_being_sampled_and_its_client_hears_so(tokenizer: Any) -> None:
     async def story() -> None:
         async with running(tokenizer, "four", "five") as run:
@@ -410,6 +412,7 @@ def test_an_end_gives_up_what_is_being_sampled_and_its_client_hears_so(tokenizer
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body", [b"{", b'{"reward": "good"}', b"NaN", b'{"reward": 1, "parts": {"a": null}}']
 )

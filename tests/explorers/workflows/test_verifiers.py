@@ -43,6 +43,7 @@ def task() -> Task:
 # --- tasks -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_datasets_are_tasks_with_the_prompts_of_the_environment() -> None:
     first, second, held = tasks("load_environment")
     assert [dict(one) for one in first.messages] == [
@@ -73,6 +74,7 @@ def test_a_question_and_its_answer(tokenizer: Any, task: Task) -> None:
     assert tokenizer.decode(row.token_ids[row.prompt_length :]) == "5<|im_end|>"
 
 
+@pytest.mark.slow
 def test_turns_with_an_environment_are_one_exact_row(tokenizer: Any) -> None:
     played = play(tokenizer, settings("hints"), "3", "4", "5", task=tasks("hints")[0])
     (row,) = rows_of(played)
@@ -115,6 +117,7 @@ def test_plain_texts_are_completed(tokenizer: Any) -> None:
     assert (row.reward, row.completion_text.strip()) == (1.0, "5")
 
 
+@pytest.mark.slow
 def test_the_path_of_load_environment_is_enough(tokenizer: Any, task: Task) -> None:
     short = {"use": f"{PLACE}:load_environment", "args": {"args": {"rubric": "right"}}}
     assert rows_of(play(tokenizer, short, "5", task=task))[0].reward == 1.5
@@ -152,6 +155,7 @@ def test_limits_end_a_rollout_which_is_scored(tokenizer: Any) -> None:
     assert worlds.CLEANED == ["5"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rubric", "reason"),
     [
@@ -180,6 +184,7 @@ def test_dead_infrastructure_is_played_again(tokenizer: Any) -> None:
     assert worlds.CLEANED == ["5", "5"]
 
 
+@pytest.mark.slow
 def test_a_bug_of_the_environment_fails_the_rollout_and_frees_what_it_holds(tokenizer: Any) -> None:
     outcome, _, _ = play(tokenizer, settings("hints", failure="bug"), "3", task=tasks("hints")[0])
     assert isinstance(outcome, KeyError)
@@ -197,6 +202,7 @@ def test_a_late_rollout_is_cleaned_up(tokenizer: Any) -> None:
     assert worlds.CLEANED == ["5"]
 
 
+@pytest.mark.slow
 def test_an_environment_that_asks_for_another_distribution_is_told(tokenizer: Any) -> None:
     outcome, _, _ = play(tokenizer, settings("hints", failure="hot"), "3", "3", task=tasks("hints")[0])
     assert isinstance(outcome, RowError)
@@ -245,6 +251,7 @@ def test_wrong_arguments_end_the_start(tokenizer: Any) -> None:
         make_workflow(settings("load_environment", systm="x"), tokenizer, NONE)
 
 
+@pytest.mark.slow
 def test_signals_of_the_process_stay_its_own_in_any_thread(tokenizer: Any) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     make_workflow(settings("hints"), tokenizer, NONE)

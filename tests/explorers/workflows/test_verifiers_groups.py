@@ -61,6 +61,7 @@ class House:
         return self.workflow._default._groups  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.slow
 def test_a_groups_rollouts_are_compared_when_all_are_there(tokenizer: Any) -> None:
     house = House(tokenizer, "compared", ["5", "five", "7"])
     group = house.play()
@@ -72,6 +73,7 @@ def test_a_groups_rollouts_are_compared_when_all_are_there(tokenizer: Any) -> No
     assert house.kept == {}
 
 
+@pytest.mark.slow
 def test_a_rubric_that_scores_groups_its_own_way_does_so(tokenizer: Any) -> None:
     group = House(tokenizer, "ranked", ["5", "5", "7"]).play()
     assert [row.reward for row in group.experiences] == [1.0, 0.0, 0.0]
@@ -84,6 +86,7 @@ def test_environments_of_a_group_are_compared_too(tokenizer: Any) -> None:
     assert [row.reward for row in house.play(task).experiences] == [1.5, 0.0]
 
 
+@pytest.mark.slow
 def test_the_recipes_rewards_are_added_also_those_of_groups(tokenizer: Any) -> None:
     def place(group: list[Trajectory]) -> list[float]:
         return [10.0 * n for n in range(len(group))]
@@ -95,6 +98,7 @@ def test_the_recipes_rewards_are_added_also_those_of_groups(tokenizer: Any) -> N
     assert group.experiences[1].reward_parts["world"] == 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failure", "rewards", "why"),
     [
@@ -114,6 +118,7 @@ def test_a_function_that_fails_is_no_zero_and_costs_only_whom_it_was_asked_about
     assert house.meter.take()["rollouts_unscored"] == rewards.count(None)
 
 
+@pytest.mark.slow
 def test_rows_of_a_group_that_failed_say_so_and_nothing_of_it_is_kept(tokenizer: Any) -> None:
     house = House(tokenizer, "compared", ["5", ""])
     group = house.play()
@@ -124,6 +129,7 @@ def test_rows_of_a_group_that_failed_say_so_and_nothing_of_it_is_kept(tokenizer:
     assert house.kept == {}
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_one_answer_is_a_group_of_one(tokenizer: Any) -> None:
     house = House(tokenizer, "compared", ["5"])
     task = house.tasks[0]

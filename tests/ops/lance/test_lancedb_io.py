@@ -60,6 +60,7 @@ def test_the_source_reads_what_a_filter_lets_through_with_its_types(stored: Path
     assert len(some) == 3
 
 
+@pytest.mark.slow
 def test_the_source_reads_tasks_as_task_operators_want_them(stored: Path):
     rows = formatter(buffer=str(stored), table="tasks").load_dataset().with_format("arrow")[:]
     assert rows["text"].to_pylist() == ["0+1=", "1+1=", "2+1="]

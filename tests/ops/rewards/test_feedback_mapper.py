@@ -111,6 +111,7 @@ def test_no_rows_is_no_rows(operator, stored: Buffer) -> None:
     assert mapped(operator, stored, stored.take([])).num_rows == 0
 
 
+@pytest.mark.slow
 def test_data_juicers_own_datasets_get_the_same(operator, stored: Buffer) -> None:
     from datasets import Dataset
 

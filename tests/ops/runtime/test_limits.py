@@ -67,6 +67,7 @@ def test_native_filter_after_an_unjudged_row_gives_only_its_own_reason(experienc
     }
 
 
+@pytest.mark.slow
 def test_selector_that_fails_stops_the_run_unless_it_may_be_passed_over(experiences):
     operators = [{"topk_specified_field_selector": {"field_key": "no_such_column", "topk": 1}}]
     table = experiences(["g"] * 2, [1.0] * 2)

@@ -369,6 +369,7 @@ def test_evaluation_rows_are_neither_originals_nor_repeats(operator, buffer):
     assert judgement.reasons == ["repeats row 1 (similarity 1.00)"]
 
 
+@pytest.mark.slow
 def test_a_pipeline_attaches_its_store(buffer):
     buffer.append(incoming(rollouts(40)))
     ops = [{NAME: {"scope": "store", "n": 3, "threshold": 0.7}}]

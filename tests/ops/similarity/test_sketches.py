@@ -101,6 +101,7 @@ def test_index_admits_what_comparing_all_pairs_admits(seed):
         assert similarity[row] >= 0.7
 
 
+@pytest.mark.slow
 def test_batches_do_not_matter_nor_does_restoring():
     rng = np.random.default_rng(7)
     made = sketches(hashed(families(rng, 200)))

@@ -46,6 +46,7 @@ BOUNDS: dict[str, tuple[list[dict[str, object]], list[dict[str, object]]]] = {
 """By how a reason begins: changes of a row that are just within a bound, and such that are just outside."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", BOUNDS)
 def test_bounds_are_where_they_are_said_to_be(reason: str) -> None:
     inside, outside = BOUNDS[reason]

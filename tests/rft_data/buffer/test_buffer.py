@@ -44,6 +44,7 @@ def test_a_table_at_any_address_is_stored(buffer: Buffer) -> None:
     assert buffer.take([2]).column("experience_id").to_pylist() == [make_experience(2).experience_id]
 
 
+@pytest.mark.slow
 def test_append_same_row_twice_keeps_one(buffer: Buffer) -> None:
     first = buffer.append([make_experience(0), make_experience(1), make_experience(0)])
     again = buffer.append([make_experience(1, created_at=now()), make_experience(2)])
@@ -106,6 +107,7 @@ def test_second_writer_is_refused_and_reader_is_not(buffer: Buffer) -> None:
     assert len(Buffer(buffer.root, read_only=True)) == 1
 
 
+@pytest.mark.slow
 def test_reader_sees_commits_made_after_it_opened(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     reader = Buffer(buffer.root, read_only=True)
@@ -160,6 +162,7 @@ def test_take_returns_rows_in_the_order_asked(
             buffer.take([*seqs, 12])
 
 
+@pytest.mark.slow
 def test_damaged_row_is_found_when_it_is_taken(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     # what a flipped bit would do: another reward under the digest of the first

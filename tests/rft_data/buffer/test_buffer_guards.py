@@ -234,6 +234,7 @@ def test_released_groups_may_be_leased_again_up_to_the_cap(buffer: Buffer) -> No
         ledger.release(ledger.leases("trainer")[0], "too late")
 
 
+@pytest.mark.slow
 def test_a_read_of_no_rows_has_none(buffer: Buffer) -> None:
     buffer.append([make_experience(i) for i in range(3)])
     assert buffer.read("experiences", limit=0).num_rows == 0

@@ -18,6 +18,7 @@ def numbered(start: int, rows: int) -> pa.Table:
     return pa.table({"seq": pa.array(range(start, start + rows), pa.int64())})
 
 
+@pytest.mark.slow
 def test_newest_rows_of_small_commits_are_held_as_few_tables() -> None:
     tail, start = HotTail(8 * 3000), 0
     for rows in [1] * 2000 + [700, 3] + [5] * 400:

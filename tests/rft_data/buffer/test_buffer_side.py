@@ -67,6 +67,7 @@ def test_side_tables_know_their_rows_after_a_restart(buffer: Buffer) -> None:
         assert again.counts()["payloads"] == 1
 
 
+@pytest.mark.slow
 def test_rows_come_as_a_data_frame(buffer: Buffer) -> None:
     buffer.append([make_experience(number, reward=reward) for number, reward in enumerate([0.5, None, 1.0])])
     frame = buffer.to_pandas(columns=["seq", "reward", "token_ids"], where=Compare("seq", "lt", 2))

@@ -57,6 +57,7 @@ def test_a_filter_that_many_rows_may_pass_is_scanned() -> None:
     assert not any(map(names_few, many))
 
 
+@pytest.mark.slow
 def test_experiences_named_by_number_are_not_searched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

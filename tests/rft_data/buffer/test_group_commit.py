@@ -80,6 +80,7 @@ def busy(send: Send, store: Held) -> Future:
     return future
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [[CAP], [CAP // 2, CAP // 2], [1, 1, CAP - 2], [2 * CAP]])
 def test_appends_wait_up_to_128_mib_and_the_next_is_refused(
     busy: Future, send: Send, store: Held, fill: list[int]

@@ -334,6 +334,7 @@ def test_compaction_keeps_the_order_after_a_commit_that_raised_and_took_effect(t
         assert buffer.read("leases", ["kind"]).column("kind").to_pylist() == ["grant"] * 4 + ["release"]
 
 
+@pytest.mark.slow
 def test_a_lease_whose_grant_failed_after_its_commit_is_handed_out_and_settled_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.versions.issue(0)

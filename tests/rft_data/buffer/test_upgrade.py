@@ -75,6 +75,7 @@ def as_version_2(root: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_upgrade_refuses_an_unknown_version(tmp_path: Path) -> None:
     version_2_buffer(tmp_path / "old")
     for version in ("1", "3", "7"):
@@ -117,6 +118,7 @@ def test_upgrade_from_2_begins_an_interrupted_copy_again(tmp_path: Path) -> None
     assert not (tmp_path / "new" / "stale").exists()
 
 
+@pytest.mark.slow
 def test_upgrade_from_2_waits_for_no_writer(tmp_path: Path) -> None:
     version_2_buffer(tmp_path / "old")
     with (tmp_path / "old" / "owner.lock").open() as lock:

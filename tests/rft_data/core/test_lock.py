@@ -168,6 +168,7 @@ def test_a_plain_lock_makes_no_folder(tmp_path: Path) -> None:
         PlainLock(tmp_path / "none" / "lock", alone=False, patience_s=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_plain_lock_ends_with_its_process_and_not_with_what_that_forked(tmp_path: Path) -> None:
     path = tmp_path / "lock"

@@ -91,6 +91,7 @@ def test_nothing_said_is_nan() -> None:
     assert [math.isnan(value) for value in nothing.values_for(pa.array(["a"]))] == [True]
 
 
+@pytest.mark.slow
 def test_only_the_key_and_the_rows_asked_for_are_read(buffer: Buffer) -> None:
     rows = [make_experience(n) for n in range(3)]
     buffer.append(rows)

@@ -72,6 +72,7 @@ def test_all_pairs_are_stored_once_and_not_of_dropped_rows(buffer: Buffer) -> No
     assert fewer.stored == 0
 
 
+@pytest.mark.slow
 def test_scores_are_the_rewards_that_a_pair_was_chosen_by(buffer: Buffer) -> None:
     buffer.append(
         [

@@ -41,6 +41,7 @@ class Pinned:
         return [member.version for member in self.fleet.members]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [1, 3])
 def test_the_pinned_explorer_follows_so_many_publications_late(
     versions: VersionRegistry, behind: int
@@ -71,6 +72,7 @@ def test_publications_some_steps_apart_count_as_publications(versions: VersionRe
     assert [versions.optimizer_step(member.version) for member in pair.fleet.members] == [9, 3]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_weights_that_its_pinned_explorer_served(
     versions: VersionRegistry,
 ) -> None:

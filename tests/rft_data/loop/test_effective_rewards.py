@@ -72,6 +72,7 @@ def test_the_variance_of_shaped_rewards_decides_and_selectors_learn_of_dropped_o
     assert (passes.tolist(), rollouts.tolist()) == ([1.75], [4])
 
 
+@pytest.mark.slow
 def test_replay_draws_by_the_variance_of_shaped_rewards(shaped) -> None:
     _, results, _ = shaped
     weights = [Replay()._log_weight(Candidate(result, 0, 0, 0, 0)) for result in results]
@@ -89,6 +90,7 @@ def test_pairs_rows_and_the_overview_read_the_shaped_reward(shaped) -> None:
     assert overview(buffer).reward_mean == pytest.approx((0.25 + 1.0 + 0.25 + 0.25) / 4)
 
 
+@pytest.mark.slow
 def test_the_trainer_reports_the_effective_reward_and_its_parts(shaped) -> None:
     buffer, results, pipeline_hash = shaped
     seqs = results[0].seqs

@@ -142,6 +142,7 @@ def buffer(tmp_path: Path):
         yield opened
 
 
+@pytest.mark.slow
 def test_what_a_dead_explorer_had_stored_counts_and_only_the_rest_is_asked_of_others(
     buffer: Buffer, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_what_a_dead_explorer_had_stored_counts_and_only_the_rest_is_asked_of_ot
     assert [member.deaths for member in fleet.members] == [0, 1]
 
 
+@pytest.mark.slow
 def test_an_extra_explorer_has_ended_before_its_tasks_are_asked_of_others(
     buffer: Buffer, tmp_path: Path
 ) -> None:

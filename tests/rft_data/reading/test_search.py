@@ -92,6 +92,7 @@ def test_index_survives_appends_and_compaction(buffer):
     assert buffer.take([41]).num_rows == 1
 
 
+@pytest.mark.slow
 def test_words_are_filtered_before_the_best_are_chosen(buffer):
     buffer.append(rows(0, 40))
     index_text(buffer)
@@ -99,6 +100,7 @@ def test_words_are_filtered_before_the_best_are_chosen(buffer):
     assert found(search_text(buffer, "alpha", 5, where=where)) == {32, 36}
 
 
+@pytest.mark.slow
 def test_all_words_can_be_demanded(buffer):
     buffer.append(rows(0, 20))
     index_text(buffer)
@@ -143,6 +145,7 @@ def test_similar_is_the_exact_cosine_order(buffer):
     assert [hit.seq for hit in narrowed] == np.argsort(-cosine[:20])[:5].tolist()
 
 
+@pytest.mark.slow
 def test_similar_to_a_row_leaves_it_out_and_needs_no_model(buffer):
     buffer.append(rows(0, 12))
     embed(buffer, toy, name="toy")

@@ -58,6 +58,7 @@ def test_a_tag_reads_the_same_rows_for_ever(tmp_path_factory: pytest.TempPathFac
             assert sum(batch.num_rows for batch in view(reader, name).batches(reader, ["seq"])) == len(before)
 
 
+@pytest.mark.slow
 def test_a_tag_never_changes(buffer):
     buffer.append(rows(0, 3))
     first = tag(buffer, "base", ABOVE, note="before cleaning")
@@ -71,6 +72,7 @@ def test_a_tag_never_changes(buffer):
     assert len(tags(buffer)) == 1
 
 
+@pytest.mark.slow
 def test_a_tag_that_cannot_be_read_spoils_no_other(buffer):
     tag(buffer, "good")
     buffer.add_rows("tags", [{"name": "bad", "rows": 1, "filter": {"no": "filter"}, "note": ""}])
@@ -85,6 +87,7 @@ def test_a_tag_that_cannot_be_read_spoils_no_other(buffer):
     assert tag(buffer, "other").name == "other"
 
 
+@pytest.mark.slow
 def test_tag_refuses(buffer):
     tag(buffer, "empty")
     assert view(buffer, "empty").read(buffer).num_rows == 0

@@ -23,6 +23,7 @@ def mixed(buffer: Buffer) -> Buffer:
     return buffer
 
 
+@pytest.mark.slow
 def test_groups_come_whole_in_the_order_of_their_first_row(mixed: Buffer) -> None:
     found = whole_groups(mixed, "run")
     assert found.names == ("a", "b", "c")

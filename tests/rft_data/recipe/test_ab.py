@@ -21,6 +21,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
     return load_recipe(recipe(folder), [*AB, *changes])
 
 
+@pytest.mark.slow
 def test_a_recipe_with_two_explorers_can_have_one(tmp_path: Path) -> None:
     found = loaded(tmp_path)
     assert isinstance(found, OnlineRecipe)

@@ -73,6 +73,7 @@ def test_one_word_makes_a_recipe_that_passes_every_check(name: str, tmp_path: Pa
     assert (stage.critic is not None) == (preset.critic is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_saved_recipe_is_the_same_recipe(name: str, tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, f"stages.0.algorithm={name}", f"stages.0.teacher={tmp_path}")

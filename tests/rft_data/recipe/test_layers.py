@@ -190,6 +190,7 @@ def test_mistakes_are_named_with_the_file_that_made_them_the_named_one_first(tmp
     assert third.startswith("  command line stages.0.epoch: unknown key")
 
 
+@pytest.mark.slow
 def test_a_recipe_that_extends_another_loads_and_explains_itself(tmp_path: Path) -> None:
     write_recipe(tmp_path)
     path = tmp_path / "over.yaml"

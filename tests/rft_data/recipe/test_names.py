@@ -66,6 +66,7 @@ def test_what_is_the_users_own_passes(tmp_path: Path, override: str) -> None:
     check_recipe(write_recipe(tmp_path), [override])
 
 
+@pytest.mark.slow
 def test_a_file_of_operators_may_be_unsafe_and_must_exist(tmp_path: Path) -> None:
     path = write_recipe(tmp_path)
     unsafe = "experience_ops.0={video_split_by_scene_mapper: {}}"

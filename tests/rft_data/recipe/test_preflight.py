@@ -202,6 +202,7 @@ def test_columns_that_only_later_rows_have_are_not_refused(tmp_path: Path) -> No
     validate_recipe(path, [f"tasks={json.dumps([{'name': 'sums', 'source': source}])}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -390,6 +391,7 @@ def test_an_engine_that_cannot_spread_so_is_refused(
 PROGRAM = "explorer.workflow={use: program, args: {command: [python, a.py], server: %s}}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "engine", "message"),
     [
@@ -467,6 +469,7 @@ def test_gpus_that_cannot_be_used_in_turns_are_refused(
     assert re.search(message, mistakes(write_recipe(tmp_path), "explorer.engine.use=vllm", *overrides))
 
 
+@pytest.mark.slow
 def test_what_an_engine_over_several_devices_needs_is_explained(tmp_path: Path) -> None:
     path = write_recipe(tmp_path)
     overrides = ["explorer.engine.use=vllm", f"explorer.engine.options={SPREAD}", "placement.use=local"]
@@ -535,6 +538,7 @@ def test_own_code_may_lie_in_folders_without_init(tmp_path: Path, monkeypatch: p
     assert "has no 'brif'" in mistakes(path, "explorer.reward=[{use: 'plain_of_a_test.inner.rewards:brif'}]")
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_refused_only_where_it_cannot_be_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

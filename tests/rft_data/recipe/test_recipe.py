@@ -347,6 +347,7 @@ EXPLORE = GOOD.replace("mode: online", "mode: explore\ngroups: 4").partition("st
 STALE = GOOD + "sync: {every: 1, max_staleness: 1}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "found"),
     [(EXPLORE, "mode 'explore'"), (STALE, "'sync.max_staleness' 1")],

@@ -147,6 +147,7 @@ def test_differences_are_of_values_after_presets_and_defaults() -> None:
     assert any(key.startswith("experience_ops") for key in dapo)
 
 
+@pytest.mark.slow
 def test_entries_of_lists_are_compared_by_their_names(tmp_path: Path) -> None:
     path = named("quickstart").path  # its stages: sft, grpo
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"

@@ -96,6 +96,7 @@ def test_default_is_the_folder_where_all_see_it_and_auto_with_ray(
     assert said == ([] if place == "inline" else [f"# weights reach the explorers by '{use}': {why}"])
 
 
+@pytest.mark.slow
 def test_auto_between_gpus_on_ray_says_from_where_and_stays_encrypted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

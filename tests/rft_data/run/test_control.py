@@ -289,6 +289,7 @@ def test_a_step_is_recorded_when_it_is_taken(tmp_path: Path, monkeypatch: pytest
             wait_for(lambda: getattr(read_record(tmp_path), "done", None) == step)  # noqa: B023
 
 
+@pytest.mark.slow
 def test_one_process_runs_a_folder(tmp_path: Path) -> None:
     with RunControl(tmp_path), pytest.raises(BusyError, match=rf"is being run by process {os.getpid()} on"):
         RunControl(tmp_path).__enter__()

@@ -76,6 +76,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "small.yaml"
 
 
+@pytest.mark.slow
 def test_a_recipe_is_checked_with_its_model_its_lengths_and_its_held_out_tasks(recipe: Path) -> None:
     train, exam = checked(str(recipe))["tasksets"]
     counts = ("rows", "tasks", "answers", "duplicates", "same_prompt", "leaked")

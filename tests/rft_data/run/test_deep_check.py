@@ -234,6 +234,7 @@ def test_tasks_without_the_answer_that_a_reward_reads_are_told(
     assert [one.loc for one in found if said in one.message] == [("tasks", 0)] * named
 
 
+@pytest.mark.slow
 def test_a_source_without_tasks_is_told(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").touch()
     none = f"tasks.0.source={{use: jsonl, path: {tmp_path}/none.jsonl}}"

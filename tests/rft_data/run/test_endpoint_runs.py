@@ -245,6 +245,7 @@ def test_recipes_that_cannot_work_are_refused(
     assert change[1] in path.read_text()
 
 
+@pytest.mark.slow
 def test_names_of_models_at_an_endpoint_are_looked_for_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

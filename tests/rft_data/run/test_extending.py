@@ -69,6 +69,7 @@ def test_a_run_with_more_steps_ends_with_the_weights_of_one_that_had_them_from_t
         run_recipe(recipe(longer, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -26,6 +26,7 @@ def recipe(name: str, *changes: str) -> Any:
     return load_recipe(shipped_folder() / f"{name}.yaml", changes)
 
 
+@pytest.mark.slow
 def test_everything_missing_is_said_at_once_and_nothing_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_buffer_that_is_not_there_is_named_and_one_that_has_rows_feeds(tmp_pat
         assert list(unfed(run, [])) == []
 
 
+@pytest.mark.slow
 def test_mined_pairs_need_groups_whose_rewards_differ(tmp_path: Path) -> None:
     run = with_model(recipe(tmp_path, "[{algorithm: dpo, data: {pairs: mined, margin: 0.5}}]", None))
     assert run is not None

@@ -69,6 +69,7 @@ def test_a_prompt_is_the_one_that_an_explorer_sends(
         assert str(one.messages[-1]["content"]) in one.text
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_the_worlds_that_began(tokenizer: Any, tmp_path: Path) -> None:
     worlds.Desk.made.clear()
     worlds.Desk.closed.clear()
@@ -85,6 +86,7 @@ def test_a_model_at_an_endpoint_is_given_messages_and_tools(tmp_path: Path) -> N
     assert (found.ids, found.messages[0]["role"]) == ((), "user")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "said"),
     [("silent", "raised RowError: nothing was"), ("Unlucky", "raised ResetFailed")],

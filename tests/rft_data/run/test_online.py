@@ -278,6 +278,7 @@ def test_run_of_another_recipe_in_the_same_folder_is_refused(tmp_path: Path) -> 
     Run(load_recipe(write_recipe(tmp_path))).close()
 
 
+@pytest.mark.slow
 def test_resume_from_a_moved_folder_is_refused(tmp_path: Path) -> None:
     first = Run(load_recipe(write_recipe(tmp_path)))
     first.begin()
@@ -291,6 +292,7 @@ def test_resume_from_a_moved_folder_is_refused(tmp_path: Path) -> None:
         load_run(tmp_path / "run.old")
 
 
+@pytest.mark.slow
 def test_secrets_from_the_environment_are_stored_as_references(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,7 @@ def test_evaluations_of_an_online_run_are_counted() -> None:
     assert "evaluation" not in said(shipped("quickstart", "~evaluation"))
 
 
+@pytest.mark.slow
 def test_an_epoch_is_counted_where_tasks_can_be(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text("".join(json.dumps({"question": f"{n}?", "answer": "1"}) + "\n" for n in range(100)))

@@ -31,6 +31,7 @@ def test_a_selector_is_told_of_tasks_retired_and_brought_back(buffer: Buffer) ->
     assert set(selector.select(20)) == {task.key for task in tasks} - {tasks[1].key}
 
 
+@pytest.mark.slow
 def test_people_cannot_leave_a_step_without_tasks(buffer: Buffer, caplog: pytest.LogCaptureFixture) -> None:
     tasks = make_tasks(4)
     selector = make_selector("shuffle", {}, tasks, 0)

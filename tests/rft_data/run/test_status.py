@@ -91,6 +91,7 @@ def text_of(status: RunStatus) -> dict[str, str]:
     return {line[:12].strip(): line[12:] for line in status_text(status).splitlines()}
 
 
+@pytest.mark.slow
 def test_the_text_says_what_the_numbers_say(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with RunControl(run_dir) as control, Buffer(run_dir / "buffer") as buffer:
@@ -138,6 +139,7 @@ def test_a_run_that_is_being_checked_is_shown(tmp_path: Path) -> None:
     assert re.search(r"at +checking the recipe", text)
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_far_too_long_is_called_late(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with RunControl(run_dir), Buffer(run_dir / "buffer") as buffer:
@@ -170,6 +172,7 @@ def test_rollouts_without_a_reward_are_shown_by_cause(tmp_path: Path) -> None:
     assert lines["no reward"] == wanted
 
 
+@pytest.mark.slow
 def test_tokens_that_were_for_nothing_are_shown_by_cause(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with Buffer(run_dir / "buffer") as buffer, MetricsLog(buffer, "r1") as metrics:
@@ -194,6 +197,7 @@ def test_books_that_do_not_balance_stand_out(tmp_path: Path) -> None:
     assert text_of(found)["groups"].endswith("UNACCOUNTED FOR: 2")
 
 
+@pytest.mark.slow
 def test_after_a_resume_the_newest_numbers_of_a_step_count(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with Buffer(run_dir / "buffer") as buffer:
@@ -248,6 +252,7 @@ def test_a_run_that_only_trains_reports_under_the_run_that_explored(tmp_path: Pa
     assert (found.run_id, found.progress.step) == ("later", 3)
 
 
+@pytest.mark.slow
 def test_json_has_null_for_what_json_cannot_say(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with Buffer(run_dir / "buffer") as buffer:

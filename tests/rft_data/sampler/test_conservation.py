@@ -162,6 +162,7 @@ def test_a_row_without_a_reward_is_unscored_unless_feedback_gave_the_reward(tabl
     assert (counts.filtered, counts.unscored, counts.residual) == ({"variance": 1}, 3, 0)
 
 
+@pytest.mark.slow
 def test_the_newest_verdict_of_the_operators_that_judged_first_counts(tables: Tables) -> None:
     seqs = tables.rows("g", [1.0, 1.0])
     tables.judge(seqs, [KEPT, DROPPED])
@@ -172,6 +173,7 @@ def test_the_newest_verdict_of_the_operators_that_judged_first_counts(tables: Ta
     assert (counts.quarantined, counts.filtered, counts.faults) == (1, {"variance": 1}, [])
 
 
+@pytest.mark.slow
 def test_rows_kept_in_a_group_dropped_as_a_whole_count_for_its_operator(tables: Tables) -> None:
     seqs = tables.rows("g", [1.0, 1.0])
     tables.judge(seqs, [KEPT, KEPT])
@@ -299,6 +301,7 @@ def test_steps_that_differ_are_refused(sound: tuple[Tables, dict[str, int], int]
         check_conservation(tables.buffer, tables.ledger, WHO, book, steps + 1)
 
 
+@pytest.mark.slow
 def test_faults_and_rows_unaccounted_for_are_refused(tables: Tables) -> None:
     tables.judge(tables.rows("g", [1.0, 1.0]), [KEPT, KEPT])
     tables.close("g", [], [1.0, 1.0])

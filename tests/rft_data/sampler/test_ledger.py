@@ -119,6 +119,7 @@ def test_a_released_lease_frees_its_step_and_groups_each_time(ledger: Ledger, bu
     assert buffer.read("leases", ["reason"]).column("reason").to_pylist().count("the trainer died") == 3
 
 
+@pytest.mark.slow
 def test_retired_groups_are_not_leased_any_more(ledger: Ledger, buffer: Buffer) -> None:
     ledger.retire(WHO, ["a", "b"], "stale")
     ledger.retire(WHO, ["b", "c"], "resume")

@@ -84,6 +84,7 @@ def test_stale_groups_and_those_of_other_runs_retire_nobody(buffer, play):
     assert made.curate(1, set_aside={stale}).retired == {}
 
 
+@pytest.mark.slow
 def test_a_step_keeps_enough_tasks_to_play(buffer, play, caplog):
     tasks = make_tasks(3)
     for task in tasks[:2]:
@@ -111,6 +112,7 @@ def test_new_tasks_are_stored_with_their_parents_and_played(buffer, play):
     assert made.curate(6).added == (), "a task has its turn once"
 
 
+@pytest.mark.slow
 def test_new_tasks_that_are_not_admitted_are_not_added(buffer, play):
     tasks = make_tasks(1)
     play(tasks[0], [1.0, 0.0])
@@ -187,6 +189,7 @@ def _keeping(buffer, stored_by: str):
     return admit
 
 
+@pytest.mark.slow
 def test_a_run_makes_a_task_of_its_own_recipe_its_first_ones_whatever_its_tags(buffer, play):
     tasks = [replace(task, tags=("synthesised",)) for task in make_tasks(2)]
     buffer.add_tasks(tasks)

@@ -85,6 +85,7 @@ def test_rollouts_set_aside_or_of_other_runs_are_not_shown(buffer, play):
     assert seen() == [*told, *another, *set_aside, *first]
 
 
+@pytest.mark.slow
 def test_a_failing_maker_costs_its_parent_only(buffer, play):
     tasks = make_tasks(2)
     for task in tasks:

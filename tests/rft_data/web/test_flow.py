@@ -80,6 +80,7 @@ def test_a_run_says_its_staleness_idle_time_and_groups(page: TestClient) -> None
     assert re.search(r"<dt>groups</dt><dd>9 drawn:\s+9 trained</dd>", text)
 
 
+@pytest.mark.slow
 def test_the_list_of_runs_says_tokens_and_disk(page: TestClient, runs: Path) -> None:
     row = page.get("/").text.split('href="/s/run"')[1].split("</tr>")[0]
     assert "413.2" in row

@@ -131,6 +131,7 @@ def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: P
     assert page.get("/s/run/rows/160/json").json()["row"]["token_ids"] == row["token_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/s/run/rows/160", "/s/run/rows/160/json", "/s/run/rows/160/descent"])
 def test_a_view_of_a_row_takes_it_from_the_table_once(
     page: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
@@ -147,6 +148,7 @@ def test_a_view_of_a_row_takes_it_from_the_table_once(
     assert taken == [[160]]
 
 
+@pytest.mark.slow
 def test_tasks_are_shown_with_what_was_solved(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
         groups = buffer.read("groups", ["task_id", "rewards", "version_min"]).to_pylist()

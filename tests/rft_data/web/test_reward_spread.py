@@ -64,6 +64,7 @@ def test_a_new_version_costs_the_rows_that_it_brought_and_every_row_counts(
             assert spread.newest is None
 
 
+@pytest.mark.slow
 def test_each_filter_counts_its_own_rows(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         append(buffer, 0, 12, lambda n: n / 12)
@@ -118,6 +119,7 @@ def test_of_very_many_rows_the_newest_parts_are_counted_and_the_page_says_how_ma
         assert sorted(read) == [1, 4, 4, 8]  # not the 20 rows that are out of reach
 
 
+@pytest.mark.slow
 def test_a_part_too_large_to_be_looked_at_is_searched_for_its_newest_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_orders_go_on_over_pages(folder: Path, stored: list[dict[str, object]], 
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_rows_that_come_meanwhile_move_no_page(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         buffer.append([make_experience(number, reward=number / 4) for number in range(8)])

@@ -91,6 +91,7 @@ def test_turns_of_a_rollout_are_together(page: TestClient) -> None:
     assert "row 4" in columns(page)[2]
 
 
+@pytest.mark.slow
 def test_rollouts_are_compared_with_the_best_or_the_first(page: TestClient) -> None:
     first, best, third = columns(page)
     assert '<section class="member reference">' in best

@@ -73,6 +73,7 @@ def shown(page: TestClient, path: str, **query: str) -> str:
     return html.unescape(answer.text)
 
 
+@pytest.mark.slow
 def test_every_share_of_solved_rollouts_has_its_own_shade(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         explore(buffer, ALL_LEVELS, operators=[{"grpo_advantage_mapper": {}}])

@@ -40,6 +40,7 @@ def buffers(tmp_path: Path) -> Iterator[tuple[Buffer, Buffer]]:
         yield owner, buffer
 
 
+@pytest.mark.slow
 def test_groups_are_counted_once_and_new_ones_are_seen(
     buffers: tuple[Buffer, Buffer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def save(folder: Path) -> None:
     (folder / "sub" / "config.json").write_text("{}")
 
 
+@pytest.mark.slow
 def test_versions_only_grow_over_restarts(buffer: Buffer, tmp_path: Path) -> None:
     registry = VersionRegistry(buffer, "run", tmp_path / "weights")
     assert registry.latest == -1
@@ -107,6 +108,7 @@ def test_finishing_again_after_an_error_makes_one_version(
     assert {p.name for p in tmp_path.iterdir() if p.name != "buffer"} == {"v00000000"}
 
 
+@pytest.mark.slow
 def test_a_restart_knows_what_is_published_and_still_there(buffer: Buffer, tmp_path: Path) -> None:
     registry = VersionRegistry(buffer, "run", tmp_path, keep=2)
     refs = [registry.publish(step, save) for step in (0, 2, 4)]

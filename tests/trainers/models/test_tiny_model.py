@@ -44,6 +44,7 @@ def test_chat_template_ends_an_answer_and_opens_the_next(model_path: Path) -> No
     assert tokenizer.convert_ids_to_tokens(prompt[-1]) == "<|assistant|>"
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_weights_and_leaves_the_generator_alone(tmp_path: Path) -> None:
     state = torch.get_rng_state()
     paths = [build_tiny_model(tmp_path / str(i), seed=seed, num_layers=1) for i, seed in enumerate((5, 5, 6))]
@@ -69,6 +70,7 @@ def test_folder_says_where_sequences_end(model_path: Path) -> None:
     assert config.vocab_size == len(tokenizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden_size", [64, 128])
 def test_model_has_the_asked_shape_and_predicts(tmp_path: Path, hidden_size: int) -> None:
     path = build_tiny_model(tmp_path / "m", seed=0, hidden_size=hidden_size, num_layers=3)

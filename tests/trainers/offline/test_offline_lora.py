@@ -282,6 +282,7 @@ def test_settings_that_cannot_be_merged_are_refused_before_any_work(
     check_stage(algorithm, tmp_path, options={}, seed=0, lora=LORA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "target", "message"),
     [

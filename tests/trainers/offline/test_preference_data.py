@@ -94,6 +94,7 @@ def test_rows_are_chosen_by_run_source_filter_and_reward(buffer: Buffer) -> None
     assert found.scores.tolist() == pytest.approx([1.0, 0.9, 1.0])
 
 
+@pytest.mark.slow
 def test_best_of_takes_the_first_of_equal_rewards(buffer: Buffer) -> None:
     buffer.append([row(0, 0, 0.5), row(1, 0, 0.2), row(0, 1, 1.0), row(0, 2, 1.0), row(1, 1, None)])
     assert members(buffer, best_of=1) == [("a/g1", 0), ("a/g0", 1)]
@@ -212,6 +213,7 @@ def test_rows_with_solved_examples_are_held_out_where_their_task_is(buffer: Buff
     assert {pair.task_id for pair in inside} == {tasks[int(name[3:])].task_id for name in held}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
@@ -250,6 +252,7 @@ def test_no_pairs_says_what_there_is_and_what_makes_them(buffer: Buffer) -> None
         chosen_pairs(buffer, PairChoice("mined"))
 
 
+@pytest.mark.slow
 def test_mined_pairs_are_the_stored_ids_and_not_their_text_rendered_again(
     buffer: Buffer, model_path: Path
 ) -> None:
@@ -267,6 +270,7 @@ def test_mined_pairs_are_the_stored_ids_and_not_their_text_rendered_again(
     assert list(worse.ids) == [5, 6, 10, 21, 1]
 
 
+@pytest.mark.slow
 def test_pairs_that_are_too_long_are_left_out_and_counted(buffer: Buffer, model_path: Path) -> None:
     buffer.append([row(0, 0, 1.0), row(0, 1, 0.0)])
     pairs = chosen_pairs(buffer, PairChoice("mined")).pairs
@@ -290,6 +294,7 @@ def test_pairs_beyond_a_models_positions_are_refused_before_training(
             run_stage(buffer, name, replace(given, data=data))
 
 
+@pytest.mark.slow
 def test_ids_of_another_tokenizer_are_refused(buffer: Buffer, model_path: Path) -> None:
     buffer.append([row(0, 0, 1.0, token_ids=[5, 6, 7, 90_000, 1]), row(0, 1, 0.0)])
     pairs = chosen_pairs(buffer, PairChoice("mined")).pairs

@@ -157,6 +157,7 @@ def test_values_stand_before_the_tokens_they_judge(model_path: Path, use: str) -
         torch.testing.assert_close(values[i, : len(want)].double(), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_shared_values_are_of_the_last_pass_and_taken_once(model_path: Path) -> None:
     critic, model = critic_of("shared", model_path)
     randomise(critic.head)
@@ -232,6 +233,7 @@ def test_separate_critic_has_no_dropout(model_path: Path, tmp_path: Path) -> Non
     assert torch.equal(critic.values(batch_of()), critic.values(batch_of()))
 
 
+@pytest.mark.slow
 def test_critic_has_a_rate_of_its_own(model_path: Path) -> None:
     for use in ("shared", "separate"):
         critic, model = critic_of(use, model_path)
@@ -245,6 +247,7 @@ def test_critic_has_a_rate_of_its_own(model_path: Path) -> None:
         }
 
 
+@pytest.mark.slow
 def test_own_gradients_are_clipped_checked_and_cleared(model_path: Path) -> None:
     critic, _ = critic_of("separate", model_path)
     callback = OwnGradients(critic.parameters())

@@ -216,6 +216,7 @@ def test_choices_come_back_as_pairs_once(stored: Buffer, tmp_path: Path) -> None
     assert json.loads(rows[0]["chosen"]) == [{"role": "assistant", "content": tasks[0]["right"]}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "result", "fields", "reason"),
     [
@@ -251,6 +252,7 @@ def test_experiences_of_another_buffer_are_left_out(stored: Buffer, tmp_path: Pa
         assert empty.counts()["feedback"] == empty.counts()["preferences"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -25,6 +25,7 @@ def source(tmp_path: Path) -> Path:
     return jsonl(tmp_path / "rows.jsonl", [{"question": "1+1=", "answer": "#### 2"}, {"question": "x"}])
 
 
+@pytest.mark.slow
 def test_import_prints_the_counts(source: Path, tmp_path: Path) -> None:
     done = rft("import", tmp_path / "b", source, "--taskset", "set")
     assert done.exit_code == 0

@@ -126,6 +126,7 @@ def test_dpo_puts_stored_pairs_first_and_gives_them_an_explicit_prompt(
     }
 
 
+@pytest.mark.slow
 def test_kto_needs_a_reward_and_labels_by_the_threshold(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append([rollout("a", m, reward) for m, reward in enumerate([0.0, 0.5, 1.0, None])])
     report = export(buffer, tmp_path / "kto.jsonl", format="kto", threshold=0.75)
@@ -175,6 +176,7 @@ def test_text_and_messages_are_never_mixed_in_one_set(buffer: Buffer, tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_where_chooses_the_rows(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append([rollout("a", m, m / 10) for m in range(10)])
     report = export(buffer, tmp_path / "sft.jsonl", format="sft", where=Compare("reward", "ge", 0.7))
@@ -291,6 +293,7 @@ def test_what_does_not_go_together_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["buffer"]
 
 
+@pytest.mark.slow
 def test_csv_leaves_out_what_is_no_text(buffer: Buffer, tmp_path: Path) -> None:
     rows: list[Any] = [
         {"prompt": 'a,"b"\r\n', "completion": "c", "n": [1]},
@@ -371,6 +374,7 @@ def test_a_stage_left_behind_by_a_killed_export_is_no_hindrance(buffer: Buffer, 
     assert not stage.exists()
 
 
+@pytest.mark.slow
 def test_stages_of_killed_exports_go_and_that_of_one_at_work_stays(buffer: Buffer, tmp_path: Path) -> None:
     buffer.append([rollout("a", 0, 1.0)])
     killed, at_work = tmp_path / ".x.parquet.partial-1", tmp_path / ".x.parquet.partial-2"

@@ -21,6 +21,7 @@ def pairs(count: int) -> list[dict[str, str]]:
     return [{"prompt": f"{i}+{i}=", "completion": str(2 * i)} for i in range(count)]
 
 
+@pytest.mark.slow
 def test_rows_in_are_stored_or_there_already_or_quarantined(buffer: Buffer, tmp_path: Path) -> None:
     rows: list[Any] = [*pairs(3), PAIR, {"prompt": "x"}, PAIR, {**PAIR, "completion": ["no message"]}]
     path = jsonl(tmp_path / "rows.jsonl", rows)
@@ -52,6 +53,7 @@ def test_importing_twice_stores_nothing_new(buffer: Buffer, tmp_path: Path) -> N
     assert buffer.counts()["runs"] == 1
 
 
+@pytest.mark.slow
 def test_the_same_rows_get_the_same_ids_in_another_buffer(buffer: Buffer, tmp_path: Path) -> None:
     path = jsonl(tmp_path / "rows.jsonl", pairs(5))
     import_into(buffer, path, taskset="set")
@@ -100,6 +102,7 @@ def test_no_more_rows_are_held_than_a_chunk(buffer: Buffer, monkeypatch: pytest.
     assert max(ahead) <= 10
 
 
+@pytest.mark.slow
 def test_a_source_that_breaks_off_has_its_rows_stored_first(buffer: Buffer, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(pairs(3))[:-4])
@@ -140,6 +143,7 @@ def test_a_file_without_a_good_row_needs_its_format_said(buffer: Buffer, tmp_pat
     assert import_into(buffer, path, format="gsm8k").quarantined == 2
 
 
+@pytest.mark.slow
 def test_a_question_may_be_messages(buffer: Buffer, tmp_path: Path) -> None:
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
     rows = [
@@ -166,6 +170,7 @@ def test_format_overrides_what_the_columns_say(buffer: Buffer, tmp_path: Path) -
     assert (task.split, task.metadata["completion"]) == ("heldout", "4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -58,6 +58,7 @@ def test_a_cell_larger_than_pythons_csv_allows_is_read(tmp_path: Path) -> None:
     assert len(found(path)[0].row["a"]) == 200_000
 
 
+@pytest.mark.slow
 def test_parquet_values_become_json_or_a_reason(tmp_path: Path, buffer: Buffer) -> None:
     path = tmp_path / "rows.parquet"
     table = pa.table(

@@ -66,6 +66,7 @@ def other(hub: HubServer) -> Iterator[HubClient]:
 # --- rows and memory ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_million_rows_of_nulls_are_refused_before_they_are_received(hub: HubServer) -> None:
     mad = begin_append(hub, 1_000_000, 100)
     with pytest.raises(RowError, match="has 1000000 rows; at most 8192"):
@@ -97,6 +98,7 @@ def test_compressed_rows_are_refused_before_they_are_decoded(hub: HubServer, cod
         send_append(hub, 1, small)
 
 
+@pytest.mark.slow
 def test_types_that_stand_for_more_than_their_bytes_are_refused(hub: HubServer) -> None:
     table = encode([make_experience(0)])[0]
     place = table.schema.get_field_index("completion_text")
@@ -109,6 +111,7 @@ def test_types_that_stand_for_more_than_their_bytes_are_refused(hub: HubServer) 
             send_append(hub, 1, arrow_rows.encoded(table.set_column(place, "completion_text", column)))
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_arrow_stream_are_refused(hub: HubServer) -> None:
     good = arrow_rows.encoded(encode([make_experience(i) for i in range(2)])[0]).to_pybytes()
     for bad in (b"", b"\xff" * 9 + good[9:], good[:40] + b"\xff" * 9 + good[49:], good[: len(good) // 2]):
@@ -160,6 +163,7 @@ def test_reads_are_bounded_by_bytes_and_not_by_their_limit(
     assert max(sizes) < 10 << 20
 
 
+@pytest.mark.slow
 def test_a_short_call_does_not_stand_for_many_rows(
     hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +355,7 @@ def test_arguments_of_a_wrong_type_are_answered_before_a_role_is_refused_them(
     raw.close()
 
 
+@pytest.mark.slow
 def test_the_roles_of_tokens_cannot_be_changed(hub: HubServer) -> None:
     good = token(hub, HubRole.EXPLORER)
     for forged in (

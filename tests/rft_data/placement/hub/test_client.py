@@ -92,6 +92,7 @@ def test_append_over_the_wire_quarantines_what_the_buffer_would(buffer: Buffer, 
     assert sorted(reason.split()[0] for reason in reasons) == ["reward", "text"]
 
 
+@pytest.mark.slow
 def test_append_of_nothing_and_of_foreign_columns(client: HubClient) -> None:
     assert client.append([]).seqs == ()
     assert client.append(EXPERIENCES.empty_table().drop_columns(["seq", "digest"])).stored == 0
@@ -161,6 +162,7 @@ def test_reads_are_those_of_the_buffer(buffer: Buffer, client: HubClient) -> Non
     assert list(client.batches("groups")) == []
 
 
+@pytest.mark.slow
 def test_a_take_of_more_rows_than_one_call_may_name_is_several(
     buffer: Buffer, client: HubClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_take_of_more_rows_than_one_call_may_name_is_several(
     assert client.take(wanted).equals(buffer.take(wanted))
 
 
+@pytest.mark.slow
 def test_a_text_in_a_filter_is_data(buffer: Buffer, client: HubClient) -> None:
     buffer.append([make_experience(i, completion_text=text) for i, text in enumerate(["a", "' OR 1=1 --"])])
     found = client.read("experiences", ["seq"], Compare("completion_text", "eq", "' OR 1=1 --"))

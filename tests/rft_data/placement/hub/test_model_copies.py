@@ -117,6 +117,7 @@ def test_a_copy_that_was_changed_on_the_node_is_mended(node: Node, ours: Path) -
     assert node.fetch(ours) == ["sub/tokens.txt"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_an_older_release_is_taken_over(node: Node, ours: Path) -> None:
     ours.mkdir(parents=True)
     mark = ours.with_name(f".{ours.name}.copied")
@@ -127,6 +128,7 @@ def test_a_copy_of_an_older_release_is_taken_over(node: Node, ours: Path) -> Non
     assert (ours.is_symlink(), mark.exists()) == (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_model_of_the_node_itself_is_used_if_it_is_equal_and_else_refused(
     node: Node, ours: Path, linked: bool

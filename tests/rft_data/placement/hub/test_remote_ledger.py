@@ -99,6 +99,7 @@ def test_a_release_that_comes_late_leaves_the_next_lease_alone(client: HubClient
     assert ledger.grant("trainer", 1, 3, [group(0)]).seqs == first.seqs
 
 
+@pytest.mark.slow
 def test_consumers_have_their_own_books(client: HubClient) -> None:
     ledger = client.ledger("run", 0)
     for consumer in ("policy", "critic"):
@@ -107,6 +108,7 @@ def test_consumers_have_their_own_books(client: HubClient) -> None:
     assert client.ledger("other run", 0).leases() == []
 
 
+@pytest.mark.slow
 def test_the_hubs_own_process_shares_the_ledger(hub: HubServer, client: HubClient) -> None:
     remote = client.ledger("run", 0)
     remote.attach("trainer")

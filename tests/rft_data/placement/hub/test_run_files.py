@@ -132,6 +132,7 @@ class OtherNode:
         return self._connection.rows(method, {**args, "folder": self._theirs}, deadline_s=deadline_s)
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_interrupted_goes_on_with_the_files_it_lacks(
     hub: HubServer, folders: RunFolders, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from tests.rft_data.conftest import make_experience
 from tests.rft_data.placement.hub.conftest import answer, connected, wait_for
 
 
+@pytest.mark.slow
 def test_a_hub_listens_on_loopback_under_a_token_of_its_own(buffer: Buffer) -> None:
     hubs = [HubServer(buffer) for _ in range(2)]
     assert len({hub.token for hub in hubs}) == 2

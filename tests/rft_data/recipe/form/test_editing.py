@@ -19,6 +19,7 @@ def changed(text: str, key: str, value: str, kind: str = YAML_VALUE) -> list[str
     return [line for line in lines if line[:2] not in ("--", "++", "@@")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["quickstart", "sums_reinforce_plus_plus", "calculator", "courtesy_eval", "sums_dapo"]
 )

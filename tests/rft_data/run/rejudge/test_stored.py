@@ -24,6 +24,7 @@ def test_the_newest_counts_and_pipelines_can_be_told_apart(buffer: Buffer) -> No
     assert later.judged(np.array([0, 1, 2, 3, 4, -1])).tolist() == [True, True, False, False, False, False]
 
 
+@pytest.mark.slow
 def test_of_two_verdicts_in_one_commit_the_later_counts(buffer: Buffer) -> None:
     explore(buffer, [[1.0, 0.0]])
     judged = pipeline(STRICT).run(buffer.take([0]))

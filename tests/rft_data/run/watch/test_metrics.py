@@ -249,6 +249,7 @@ def test_trackers_are_told_every_step_and_closed(buffer: Buffer) -> None:
     assert all(tracker.closed for tracker in trackers)
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_named_once_and_ends_nothing(
     buffer: Buffer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -158,6 +158,7 @@ def test_selector_follows_a_policy_that_improves(name: str) -> None:
     assert chosen.count(2.0) / len(chosen) > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["learnability", "bandit", "pools", "interpolated"])
 def test_selector_prefers_the_tasks_that_teach(name: str) -> None:
     tasks = make_tasks()

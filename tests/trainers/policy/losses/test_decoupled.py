@@ -68,6 +68,7 @@ def test_a_row_one_version_behind_gets_plain_ppo(batch: Batch) -> None:
     assert torch.allclose(loglinear_ppo(batch.context()), ppo_clip(batch.context()))
 
 
+@pytest.mark.slow
 @SOME
 @given(batch=batches())
 def test_what_is_missing_is_named(batch: Batch) -> None:

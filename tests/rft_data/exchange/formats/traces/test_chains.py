@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rft_data.buffer import Buffer
 from tests.rft_data.exchange.formats.logs import gen_ai, imported, otlp, span, stored
 
@@ -27,6 +29,7 @@ def _trace(end: int, talk: list[dict[str, Any]] = TALK, name: str = "", **more: 
     return span("s", {**gen_ai(talk[:end], talk[end]), **more}, end, trace=name or f"t{end}")
 
 
+@pytest.mark.slow
 def test_a_conversation_that_grows_over_traces_is_one_row(buffer: Buffer, tmp_path: Path) -> None:
     report = imported(buffer, tmp_path, [otlp(_trace(6)), otlp(_trace(2)), otlp(_trace(4))])
     assert (report.rows, report.stored) == (1, 1)
@@ -36,6 +39,7 @@ def test_a_conversation_that_grows_over_traces_is_one_row(buffer: Buffer, tmp_pa
     assert row["metadata"]["log"]["traces"] == ["t2", "t4", "t6"]
 
 
+@pytest.mark.slow
 def test_branches_and_equal_beginnings_are_rows_of_their_own(buffer: Buffer, tmp_path: Path) -> None:
     other = [*TALK[:3], _asked("z"), _said("Z")]
     again = [*TALK[:1], _asked("a"), _said("another")]
@@ -44,6 +48,7 @@ def test_branches_and_equal_beginnings_are_rows_of_their_own(buffer: Buffer, tmp
     assert ends == [("B", 2), ("Z", 4), ("another", 2)]
 
 
+@pytest.mark.slow
 def test_traces_of_sessions_keep_to_them(buffer: Buffer, tmp_path: Path) -> None:
     mine = {"gen_ai.conversation.id": "mine"}
     imported(buffer, tmp_path, [otlp(_trace(2, **mine), _trace(4), _trace(6, **mine))])

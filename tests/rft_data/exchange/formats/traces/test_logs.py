@@ -139,6 +139,7 @@ def test_the_calls_of_a_trace_are_one_conversation_in_every_form(
     assert (again.stored, again.already_there) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_file_that_litellm_wrote(buffer: Buffer) -> None:
     report = import_into(buffer, DATA / "litellm.jsonl")
     assert (report.format, report.stored, report.quarantined) == ("litellm", 1, 1)
@@ -151,6 +152,7 @@ def test_a_file_that_litellm_wrote(buffer: Buffer) -> None:
     assert "the call failed: litellm.RateLimitError: slow down" in quarantined(buffer)[0]
 
 
+@pytest.mark.slow
 def test_a_table_of_phoenix(buffer: Buffer, tmp_path: Path) -> None:
     """Its cells hold lists of objects with dotted keys, times, and NaN for what is missing."""
     rows = []
@@ -195,6 +197,7 @@ def test_a_table_of_phoenix(buffer: Buffer, tmp_path: Path) -> None:
     assert "input_tokens" not in row["metadata"]["log"]
 
 
+@pytest.mark.slow
 def test_one_object_over_several_lines_is_read(buffer: Buffer, tmp_path: Path) -> None:
     """As a trace is downloaded."""
     trace = {
@@ -232,6 +235,7 @@ def _say(text: str, role: str = "assistant") -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
+@pytest.mark.slow
 def test_every_answer_is_in_the_completion_of_one_row(buffer: Buffer, tmp_path: Path) -> None:
     """A branch, a compaction and a sub-agent begin rows of their own; no answer is trained on twice."""
     one, two, other, late = _say("one"), _say("two"), _say("other"), _say("late")
@@ -252,6 +256,7 @@ def test_every_answer_is_in_the_completion_of_one_row(buffer: Buffer, tmp_path: 
     assert trained == [["one", "two"], ["other"], ["sub answer"], ["late"]]
 
 
+@pytest.mark.slow
 def test_a_history_sent_back_without_its_thinking_is_the_same_conversation(
     buffer: Buffer, tmp_path: Path
 ) -> None:
@@ -288,6 +293,7 @@ def test_the_traces_of_one_session_are_one_conversation(buffer: Buffer, tmp_path
     assert stored(buffer)[0]["metadata"]["log"]["traces"] == ["t1", "t2"]
 
 
+@pytest.mark.slow
 def test_traces_of_a_session_that_number_their_spans_alike_lose_no_call(
     buffer: Buffer, tmp_path: Path
 ) -> None:
@@ -299,6 +305,7 @@ def test_traces_of_a_session_that_number_their_spans_alike_lose_no_call(
     assert [_trained(row) for row in stored(buffer)] == [["a"], ["b"]]
 
 
+@pytest.mark.slow
 def test_choices_of_one_call_are_a_group(buffer: Buffer, tmp_path: Path) -> None:
     found = gen_ai([SYSTEM, ASKED], ANSWER, _say("6"))
     going_on = gen_ai([SYSTEM, ASKED, ANSWER, _say("Sure?", "user")], _say("Yes."))
@@ -309,6 +316,7 @@ def test_choices_of_one_call_are_a_group(buffer: Buffer, tmp_path: Path) -> None
     assert [row["member"] for row in rows[:2]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_call_that_two_libraries_logged_is_one_call(buffer: Buffer, tmp_path: Path) -> None:
     inner = span("in", gen_ai([SYSTEM, ASKED], ANSWER), 1, parentSpanId="out")
     inner["endTimeUnixNano"] = inner["startTimeUnixNano"]
@@ -354,6 +362,7 @@ def test_scores_become_feedback_on_the_row_that_holds_the_answer(buffer: Buffer,
     assert imported(buffer, tmp_path, rows).new["feedback"] == 0
 
 
+@pytest.mark.slow
 def test_annotations_and_evaluations_in_spans_become_feedback(buffer: Buffer, tmp_path: Path) -> None:
     marked = openinference([ASKED], ANSWER)
     marked |= {"annotations.0.annotation.name": "helpful", "annotations.0.annotation.score": 0.75}
@@ -373,6 +382,7 @@ def test_annotations_and_evaluations_in_spans_become_feedback(buffer: Buffer, tm
     }
 
 
+@pytest.mark.slow
 def test_annotations_of_phoenix_lie_beside_its_spans(buffer: Buffer, tmp_path: Path) -> None:
     note = {
         "id": "n",
@@ -493,6 +503,7 @@ def test_a_log_without_calls_says_so(buffer: Buffer, tmp_path: Path) -> None:
     assert "no span in it is a call of a model that was answered" in quarantined(buffer)[0]
 
 
+@pytest.mark.slow
 def test_calls_before_the_end_of_a_broken_file_are_stored(buffer: Buffer, tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text("[" + json.dumps(otlp(span("a", GOOD))) + ",\n" + json.dumps(otlp(span("b", GOOD)))[:50])
@@ -519,6 +530,7 @@ def test_roles_and_images_of_other_libraries(buffer: Buffer, tmp_path: Path) -> 
     assert row["messages"][1]["content"][1]["image_url"]["url"] == f"payload:{row['payloads'][0]}"
 
 
+@pytest.mark.slow
 def test_results_of_several_tools_are_several_messages(buffer: Buffer, tmp_path: Path) -> None:
     results = [{"type": "tool_call_response", "id": f"c{n}", "response": {"sum": n}} for n in range(2)]
     found = gen_ai([SYSTEM, ASKED], ANSWER)
