@@ -21,7 +21,7 @@ start of every `rl`), and on the right ones alone, which are a twentieth."""
 THEN = (2, 6, 24)
 """Epochs of three stages on the right ones alone, after the recipe's own stage on all."""
 RIGHT = {"sources": ["expert"], "where": "explorer_id = 'recipes.arithmetic:slow_solution'"}
-"""The writer's whose solutions are all right; of the other's one in 23 is, by chance."""
+"""The solutions of the writer who is always right; of the other's one in 23 is right, by chance."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "rl": {},
     "random": {"selector": {"use": "random"}},
@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Runs with an online stage, and what they change in the recipe."""
 SUPERVISED = [*(f"{kind}-{number}" for kind, numbers in EPOCHS.items() for number in numbers), "then"]
-"""Runs without one."""
+"""Runs without an online stage."""
 
 
 @dataclass(frozen=True, slots=True)

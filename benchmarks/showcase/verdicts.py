@@ -15,21 +15,20 @@ ONE_STAGE = ("sft-", "right-")
 TWO_STAGES = ("then",)
 
 
-def gain_points(rows: Rows, seed: int, names: tuple[str, ...] = ONE_STAGE) -> float:
-    """Held-out points between RL and the best of the supervised runs so named, and of RL's own start."""
-    mine = {row["contender"]: row for row in rows if row["seed"] == seed}
-    ends = [row["end"] for name, row in mine.items() if name.startswith(names)]
-    return 100 * float(mine["rl"]["end"] - max(mine["rl"]["start"], *ends))
-
-
 def least_gain(rows: Rows, seeds: Sequence[int], names: tuple[str, ...] = ONE_STAGE) -> float | None:
-    """The least gain of the seeds; None where a seed lacks RL or one of the kinds of supervised runs."""
-    found = {(row["contender"], row["seed"]) for row in rows}
+    """Held-out points between RL and the best supervised run, or its own start: the least of the seeds.
+
+    Args: names: how the names of the supervised runs begin.
+    Returns: None where a seed lacks RL, or supervised runs of one of the names.
+    """
+    gains = []
     for seed in seeds:
-        mine = {name for name, of in found if of == seed}
-        if "rl" not in mine or not all(any(one.startswith(name) for one in mine) for name in names):
+        mine = {row["contender"]: row for row in rows if row["seed"] == seed}
+        ends = [[row["end"] for run, row in mine.items() if run.startswith(name)] for name in names]
+        if "rl" not in mine or not all(ends):
             return None
-    return min(gain_points(rows, seed, names) for seed in seeds)
+        gains.append(100 * float(mine["rl"]["end"] - max(mine["rl"]["start"], *map(max, ends))))
+    return min(gains)
 
 
 def bar(rows: Rows, seeds: Sequence[int]) -> Bar:
