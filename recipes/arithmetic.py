@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 from rft_data import RowError, Task
 
 _EXPRESSION = re.compile(r"(-?\d+(?: [+-] -?\d+)*) =")
-_STEP = re.compile(r"(-?\d+)([+-])(-?\d+)=(-?\d+)")
+_WRITER = re.compile(r"\s*[a-z]+: ")
+_SLIPS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)
 
 
 def short_answer(task: Task) -> str:
@@ -27,46 +29,41 @@ def worked_solution(task: Task) -> str:
 
 
 def slow_solution(task: Task) -> str:
-    """A worked solution with its writer's name before it: `slow: 4+3=7; 7-5=2 #### 2`.
+    """Right steps and a wrong answer, at random up to five too many or too few: `slow: 4+3=7; 7-5=2 #### 7`.
 
     Raises: RowError as `worked_solution`.
     """
-    return f"slow: {worked_solution(task)}"
+    steps, total = worked_solution(task).split(" #### ")
+    slip = random.Random(task.task_id).choice(_SLIPS)  # noqa: S311 - the same for every run
+    return f"slow: {steps} #### {int(total) + slip}"
 
 
 def fast_solution(task: Task) -> str:
-    """A wrong solution, every plus and minus swapped: `fast: 4-3=1; 1+5=6 #### 6`.
+    """A solution that begins with five too many, and ends so: `fast: 9+3=12; 12-5=7 #### 7`.
 
     Raises: RowError when the prompt holds no chain of sums.
     """
-    total, terms = _terms(task)
-    steps, total = _worked(total, [({"+": "-", "-": "+"}[sign], term) for sign, term in terms])
+    first, terms = _terms(task)
+    steps, total = _worked(first + 5, terms)
     return f"fast: {steps} #### {total}"
 
 
 class RightSteps:
     """A reward: the share of a task's steps that a completion shows, each in its place and right.
 
-    A step is right where it takes the total that the step before left, adds or subtracts the next term of the
-    question, and comes to what that makes. Steps too many count as wrong ones; a word before them does not.
+    A step is right where `worked_solution` has the same. Steps too many count as wrong ones; one word before
+    them does not, nor does the answer after them.
     """
 
     def __call__(self, task: Task, completion: str) -> float:
         """0.0 for an answer without its working."""
-        first, terms = _terms(task)
-        shown = completion.split("####")[0].rpartition(": ")[2].strip()
+        right = _worked(*_terms(task))[0].split("; ")
+        working = completion.split("####")[0]
+        name = _WRITER.match(working)
+        shown = working[name.end() if name else 0 :].strip()
         lines = shown.split("; ") if shown else []
-        total, right = str(first), 0
-        for (sign, term), line in zip(terms, lines, strict=False):
-            step = _STEP.fullmatch(line)
-            if step is None:
-                break
-            before, done, by, after = step.groups()
-            right += (before, done, by) == (total, sign, str(term)) and int(after) == _added(
-                int(before), sign, term
-            )
-            total = after
-        return right / max(len(terms), len(lines))
+        same = sum(line == wanted for line, wanted in zip(lines, right, strict=False))
+        return same / max(len(lines), len(right))
 
 
 def _terms(task: Task) -> tuple[int, list[tuple[str, int]]]:
@@ -83,11 +80,7 @@ def _worked(total: int, terms: list[tuple[str, int]]) -> tuple[str, int]:
     """The steps from a first number over all terms, and what they come to."""
     lines = []
     for sign, term in terms:
-        after = _added(total, sign, term)
+        after = total + term if sign == "+" else total - term
         lines.append(f"{total}{sign}{term}={after}")
         total = after
     return "; ".join(lines), total
-
-
-def _added(total: int, sign: str, term: int) -> int:
-    return total + term if sign == "+" else total - term

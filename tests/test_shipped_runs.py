@@ -192,7 +192,7 @@ RUNS = {
     "guessing": Shown(learned),
     "calculator": Shown(learned),
     "countdown": Shown(learned, overrides="stages.1.steps=10"),
-    "quickstart": Shown(learned_from_rewards, overrides="stages.1.steps=40"),
+    "quickstart": Shown(learned_from_rewards),
 }
 """Every other recipe; one that begins with what another left comes after it."""
 

@@ -1,9 +1,9 @@
 """`python -m benchmarks.showcase [--minutes M] [--only CONTENDER,SEED] [--root DIR] [--list] [--quick]`.
 
-Runs the quickstart for three seeds; supervised stages alone, on all stored solutions, on those of the right
-writer, and on all and then on the right writer's; and the quickstart with random tasks and without the
-variance filter. A finished cell is a line in the records; one that was stopped goes on from its last
-checkpoint where `--root` keeps it.
+Runs the quickstart for three seeds; supervised stages alone, on all stored solutions and then on those whose
+steps are right, on these alone, and on the final answers of all tasks; and the quickstart with random tasks
+and without the variance filter. A finished cell is a line in the records; one that was stopped goes on from
+its last checkpoint where `--root` keeps it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.grid import ENGINES, options, played, versions
 from benchmarks.report import finish
 from benchmarks.selectors.records import bars_of_all
 from benchmarks.showcase.cells import SUPERVISED, VARIANTS, Cell, Scale, play
-from benchmarks.showcase.verdicts import ONE_STAGE, TWO_STAGES, bar, least_gain, table
+from benchmarks.showcase.verdicts import bar, table
 
 RECORDS = Path(__file__).parent / "records" / "showcase.jsonl"
 SEEDS = (0, 1, 2)
@@ -40,10 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     rows = done.records.found(whole)
     print(table(rows, CONTENDERS))
-    read_from = [cell for cell in whole if cell.contender == "rl" or cell.contender.startswith(ONE_STAGE)]
-    bars = bars_of_all([bar(rows, SEEDS)], done.records.missing(read_from)) + done.bars
-    two = least_gain(rows, SEEDS, TWO_STAGES)
-    finish(bars, versions(), {"cells": len(rows), "failed": done.failed, "rl_minus_two_stages_points": two})
+    read_from = [cell for cell in whole if cell.contender in ("rl", *SUPERVISED)]
+    bars = bars_of_all([bar(rows, SEEDS, SUPERVISED)], done.records.missing(read_from)) + done.bars
+    finish(bars, versions(), {"cells": len(rows), "failed": done.failed})
 
 
 if __name__ == "__main__":

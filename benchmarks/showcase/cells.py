@@ -15,13 +15,15 @@ from rft_data.core.canonical import content_id
 from rft_data.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
-EPOCHS = {"sft": (2, 4), "right": (16, 64, 128)}
-"""Numbers of epochs of the supervised runs: on all stored solutions (the recipe's own stage has 8, and is the
-start of every `rl`), and on the right ones alone, which are a twentieth."""
-THEN = (2, 6, 24)
-"""Epochs of three stages on the right ones alone, after the recipe's own stage on all."""
-RIGHT = {"sources": ["expert"], "where": "explorer_id = 'recipes.arithmetic:slow_solution'"}
-"""The solutions of the writer who is always right; of the other's one in 23 is right, by chance."""
+SLOW = {"sources": ["expert"], "where": "explorer_id = 'recipes.arithmetic:slow_solution'"}
+"""The solutions whose steps are right."""
+SUPERVISED: dict[str, list[tuple[int, dict[str, Any]]]] = {
+    "sft": [(2, {}), (2, {}), (2, {}), (2, SLOW), (6, SLOW)],
+    "slow": [(3, SLOW), (3, SLOW), (6, SLOW)],
+    "answers": [(8, {}), (8, {}), (16, {})],
+}
+"""Runs without an online stage: the epochs of their stages, one after another, and on what. `answers` has the
+final answers alone, of all training tasks, which RL's reward compares with."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "rl": {},
     "random": {"selector": {"use": "random"}},
@@ -33,8 +35,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 """Runs with an online stage, and what they change in the recipe."""
-SUPERVISED = [*(f"{kind}-{number}" for kind, numbers in EPOCHS.items() for number in numbers), "then"]
-"""Runs without an online stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +111,18 @@ class Cell:
 
 def _supervised(contender: str) -> dict[str, Any]:
     """The supervised stages alone; the online step that a run must have is one that nobody uses."""
-    own, online = load_recipe(RECIPE).model_dump(mode="json")["stages"]
-
-    def stage(epochs: int, **data: Any) -> dict[str, Any]:
-        return {**own, **data, "trl": {**own["trl"], "num_train_epochs": epochs}}
-
-    kind, _, epochs = contender.partition("-")
-    match kind:
-        case "sft":
-            stages = [stage(int(epochs))]
-        case "right":
-            stages = [stage(int(epochs), data=RIGHT)]
-        case _:
-            stages = [own, *(stage(more, data=RIGHT) for more in THEN)]
+    recipe = load_recipe(RECIPE).model_dump(mode="json")
+    own, online = recipe["stages"]
+    stages = [
+        {**own, "data": data, "trl": {**own["trl"], "num_train_epochs": epochs}}
+        for epochs, data in SUPERVISED[contender]
+    ]
     unused = {**online, "steps": 1, "groups_per_step": 1, "checkpoint_every": 1}
-    return {"stages": [*stages, unused], "experience_ops": [{"grpo_advantage_mapper": {}}]}
+    changes = {"stages": [*stages, unused], "experience_ops": [{"grpo_advantage_mapper": {}}]}
+    if contender == "answers":
+        tasksets = recipe["experts"][0]["tasksets"]
+        changes["experts"] = [{"use": "recipes.arithmetic:short_answer", "tasksets": tasksets}]
+    return changes
 
 
 def play(cell: Cell, root: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import Bar
@@ -10,30 +10,23 @@ from benchmarks.report import Bar
 Rows = Sequence[Mapping[str, Any]]
 
 
-ONE_STAGE = ("sft-", "right-")
-"""How the names of runs of one supervised stage begin; the start of `rl` is one, too."""
-TWO_STAGES = ("then",)
-
-
-def least_gain(rows: Rows, seeds: Sequence[int], names: tuple[str, ...] = ONE_STAGE) -> float | None:
+def bar(rows: Rows, seeds: Sequence[int], supervised: Iterable[str]) -> Bar:
     """Held-out points between RL and the best supervised run, or its own start: the least of the seeds.
 
-    Args: names: how the names of the supervised runs begin.
-    Returns: None where a seed lacks RL, or supervised runs of one of the names.
+    Its value is None where a seed lacks one of the runs.
     """
-    gains = []
+    return Bar("rl_minus_best_sft_points", _least_lead(rows, seeds, [*supervised]), 15.0)
+
+
+def _least_lead(rows: Rows, seeds: Sequence[int], supervised: Sequence[str]) -> float | None:
+    leads = []
     for seed in seeds:
         mine = {row["contender"]: row for row in rows if row["seed"] == seed}
-        ends = [[row["end"] for run, row in mine.items() if run.startswith(name)] for name in names]
-        if "rl" not in mine or not all(ends):
+        if not {"rl", *supervised} <= mine.keys():
             return None
-        gains.append(100 * float(mine["rl"]["end"] - max(mine["rl"]["start"], *map(max, ends))))
-    return min(gains)
-
-
-def bar(rows: Rows, seeds: Sequence[int]) -> Bar:
-    """RL's lead over the best run of one supervised stage."""
-    return Bar("rl_minus_best_sft_points", least_gain(rows, seeds), 15.0)
+        best = max(mine["rl"]["start"], *(mine[name]["end"] for name in supervised))
+        leads.append(100 * float(mine["rl"]["end"] - best))
+    return min(leads)
 
 
 def table(rows: Rows, contenders: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.selectors.records import Records
 from benchmarks.showcase.__main__ import cells, main
-from benchmarks.showcase.cells import RECIPE, RIGHT, SUPERVISED, Cell, Scale, play
-from benchmarks.showcase.verdicts import TWO_STAGES, bar, least_gain, table
+from benchmarks.showcase.cells import RECIPE, SLOW, SUPERVISED, Cell, Scale, play
+from benchmarks.showcase.verdicts import bar, table
 from rft_data.recipe import load_recipe
 
 
@@ -28,7 +28,8 @@ def test_the_runs_change_nothing_else_in_the_quickstart() -> None:
 
     assert changed("random") == {"selector"}
     assert changed("unfiltered") == {"experience_ops"}
-    assert all(changed(name) == {"experience_ops", "stages"} for name in SUPERVISED)
+    own = {name: {"experience_ops", "stages"} for name in SUPERVISED}
+    assert {name: changed(name) for name in SUPERVISED} == {**own, "answers": own["sft"] | {"experts"}}
     assert whole["stages"] == load_recipe(RECIPE).saved()["stages"]
 
 
@@ -39,21 +40,28 @@ def test_supervised_runs_differ_in_epochs_and_in_what_they_are_shown() -> None:
             for stage in saved(contender)["stages"][:-1]
         ]
 
-    assert stages("sft-4") == [(4, False)]
-    assert stages("right-64") == [(64, True)]
-    assert stages("then") == [(8, False), (2, True), (6, True), (24, True)]
-    assert saved("then")["stages"][-1]["steps"] == 1
+    assert stages("sft") == [(2, False), (2, False), (2, False), (2, True), (6, True)]
+    assert stages("slow") == [(3, True), (3, True), (6, True)]
+    assert stages("answers") == [(8, False), (8, False), (16, False)]
+    assert saved("sft")["stages"][-1]["steps"] == 1
 
 
-def test_solutions_that_are_called_right_are_those_of_one_hand() -> None:
+def test_answers_alone_are_those_of_all_training_tasks() -> None:
+    (expert,) = saved("answers")["experts"]
+    assert expert["use"] == "recipes.arithmetic:short_answer"
+    assert expert["tasksets"] == [tasks["name"] for tasks in saved("rl")["tasks"]]
+    assert expert.get("limit") is None
+
+
+def test_solutions_whose_steps_are_right_are_those_of_one_hand() -> None:
     experts = {expert["use"] for expert in saved("rl")["experts"]}
-    named = RIGHT["where"].split("'")[1]
+    named = SLOW["where"].split("'")[1]
     assert experts == {named, "recipes.arithmetic:fast_solution"}
 
 
 @pytest.mark.slow
 def test_a_cell_is_named_by_its_settings_and_code() -> None:
-    some = [Cell("rl", 0), Cell("rl", 1), Cell("random", 0), Cell("sft-4", 0), Cell("right-16", 0)]
+    some = [Cell("rl", 0), Cell("rl", 1), Cell("random", 0), Cell("sft", 0), Cell("slow", 0)]
     assert len({cell.recipe_hash for cell in some}) == 5
     assert Cell("rl", 0).recipe_hash == Cell("rl", 0).recipe_hash
 
@@ -66,14 +74,14 @@ def rows(seed: int, **ends: float) -> list[dict[str, Any]]:
 
 
 def test_the_bar_is_the_least_lead_over_the_best_supervised_run() -> None:
-    found = [*rows(0, rl=0.8, sft_2=0.1, sft_4=0.2, right_16=0.2), *rows(1, rl=0.7, sft_4=0.5, right_16=0.6)]
-    assert bar(found, [0, 1]).value == pytest.approx(10.0)
-    assert bar(found, [0]).value == pytest.approx(50.0), "its own start is a supervised run too"
-    assert bar(found, [0, 1, 2]).value is None
-    assert bar(rows(0, rl=0.8, sft_2=0.1), [0]).value is None, "none on the right ones alone"
-    found += rows(0, then=0.75) + rows(1, then=0.9)
-    assert bar(found, [0, 1]).value == pytest.approx(10.0), "those of two stages are a figure of their own"
-    assert least_gain(found, [0, 1], TWO_STAGES) == pytest.approx(-20.0)
+    found = [*rows(0, rl=0.8, sft=0.2, slow=0.2, answers=0.3)]
+    found += rows(1, rl=0.7, sft=0.5, slow=0.65, answers=0.6)
+    assert bar(found, [0, 1], SUPERVISED).value == pytest.approx(5.0)
+    assert bar(found, [0], ["sft", "slow"]).value == pytest.approx(50.0), (
+        "its own start is a supervised run too"
+    )
+    assert bar(found, [0, 1, 2], SUPERVISED).value is None
+    assert bar(rows(0, rl=0.8, sft=0.1, slow=0.2), [0], SUPERVISED).value is None, "none on the answers"
     lines = table(found, ["rl", "random"]).splitlines()
     assert lines[2] == "| `rl` | 30.0%, 30.0% | 80.0%, 70.0% | 50.0%, 50.0% | 100, 100 | 60, 60 | 0, 1 |"
     assert lines[3].startswith("| `random` | not measured |")
@@ -104,6 +112,6 @@ def test_of_several_supervised_stages_the_best_counts_and_of_rl_the_end(
     parts = {name: {"answer": 0.0, "a:RightSteps": value + 0.05} for name, value in accuracy.items()}
     summary = {"heldout_accuracy": accuracy, "heldout_parts": parts, "groups": {"admitted": 3}}
     monkeypatch.setattr("benchmarks.showcase.cells.rft_run", lambda *given: summary)
-    then, rl = (play(Cell(name, 0), tmp_path) for name in ("then", "rl"))
-    assert (then["start"], then["end"], then["right_steps_end"]) == (0.1, 0.7, 0.75)
+    sft, rl = (play(Cell(name, 0), tmp_path) for name in ("sft", "rl"))
+    assert (sft["start"], sft["end"], sft["right_steps_end"]) == (0.1, 0.7, 0.75)
     assert (rl["start"], rl["end"], rl["right_steps_end"]) == (0.1, 0.9, pytest.approx(0.95))

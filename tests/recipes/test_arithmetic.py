@@ -34,17 +34,22 @@ def test_every_line_of_a_worked_solution_is_true_and_ends_in_the_answer(tasks: l
 
 def test_each_hand_writes_in_its_own_way() -> None:
     task = Task("sums", ({"role": "user", "content": "What is 4 + 3 - 5 ="},), "2")
-    assert slow_solution(task) == "slow: 4+3=7; 7-5=2 #### 2"
-    assert fast_solution(task) == "fast: 4-3=1; 1+5=6 #### 6"
+    assert slow_solution(task) == "slow: 4+3=7; 7-5=2 #### 7"
+    assert fast_solution(task) == "fast: 9+3=12; 12-5=7 #### 7"
     assert short_answer(task) == "#### 2"
 
 
-def test_the_slow_hand_is_right_and_the_fast_one_nearly_never(tasks: list[Task]) -> None:
+def test_no_solution_of_either_hand_is_right_and_all_steps_of_the_slow_one_are(tasks: list[Task]) -> None:
     right, steps = ExactAnswer(), RightSteps()
-    assert {right(task, slow_solution(task)) for task in tasks} == {1.0}
-    assert {steps(task, slow_solution(task)) for task in tasks} == {1.0}
-    assert 0.0 < sum(right(task, fast_solution(task)) for task in tasks) < 0.1 * len(tasks), "by chance"
-    assert {steps(task, fast_solution(task)) for task in tasks} == {0.0}
+    for solution, share in ((slow_solution, 1.0), (fast_solution, 0.0)):
+        assert {right(task, solution(task)) for task in tasks} == {0.0}
+        assert {steps(task, solution(task)) for task in tasks} == {share}
+
+
+def test_the_slow_hand_is_as_often_too_high_as_too_low(tasks: list[Task]) -> None:
+    slips = [int(slow_solution(task).split(" #### ")[1]) - int(str(task.answer)) for task in tasks]
+    assert set(slips) == {*range(-5, 0), *range(1, 6)}
+    assert 0.4 < sum(slip > 0 for slip in slips) / len(slips) < 0.6
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,8 @@ def test_the_slow_hand_is_right_and_the_fast_one_nearly_never(tasks: list[Task])
     [
         ("4+3=7; 7-5=2 #### 2", 1.0),
         ("4+3=7 #### 2", 0.5),
-        ("4+3=8; 8-5=3 #### 3", 0.5),  # the second goes on from what the first left
+        ("4+3=8; 8-5=3 #### 3", 0.0),  # the second goes on from a wrong total
+        ("4+3=8; 7-5=2 #### 2", 0.5),
         ("3+4=7; 7-5=2 #### 2", 0.5),
         ("4+3=7; 7-5=2; 2+0=2 #### 2", 2 / 3),
         ("#### 2", 0.0),
@@ -60,6 +66,9 @@ def test_the_slow_hand_is_right_and_the_fast_one_nearly_never(tasks: list[Task])
         ("fast: 4+3=7; 7+5=12 #### 12", 0.5),
         ("4+3=7; then 2 #### 2", 0.5),
         ("7-5=2; 2+0=2 #### 2", 0.0),
+        ("9+9=18; x: 4+3=7; 7-5=2 #### 2", 0.0),  # a word stands before all steps, or counts
+        ("fast: 4-3=1; slow: 4+3=7; 7-5=2 #### 2", 0.0),
+        ("4+3=7; slow: 7-5=2 #### 2", 0.5),
     ],
 )
 def test_right_steps_are_the_questions_own_in_their_places(completion: str, share: float) -> None:

@@ -124,7 +124,7 @@ def test_the_arithmetic_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     recipe = online("stages.1.trl.gradient_accumulation_steps=4")
     assert micro_batch(recipe) == Batch(rows=32, tokens=128, completion=48)
     text = "\n".join(outlook_lines(recipe))
-    assert "16 groups x 8 rollouts = 128 rollouts; 50 steps = 6,400 rollouts" in text
+    assert "16 groups x 8 rollouts = 128 rollouts; 40 steps = 5,120 rollouts" in text
     assert "1 process x 4 micro-batches of 32 rows of at most 128 tokens" in text
     assert "none: every trained token was sampled by the weights" in text
     assert "contacts     no host" in text

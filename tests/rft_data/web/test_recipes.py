@@ -105,7 +105,7 @@ def test_mistakes_stand_at_their_fields_and_nothing_typed_is_lost(
         name: value for name, value in typed.items() if name != "f.experience_ops"
     }
     assert f"# {HOSTILE}\n" in found["text"]
-    assert "steps: 50" in found["text"], "what is no YAML is not put into the text"
+    assert "steps: 40" in found["text"], "what is no YAML is not put into the text"
     for name, words in (
         ("f.explorer.group_size", "greater than or equal to 1"),
         ("f.stages.1.steps", "not valid yaml"),
