@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import Bar
@@ -10,15 +10,15 @@ from benchmarks.report import Bar
 Rows = Sequence[Mapping[str, Any]]
 
 
-def bar(rows: Rows, seeds: Sequence[int], supervised: Iterable[str]) -> Bar:
+def bar(rows: Rows, seeds: Sequence[int], supervised: Collection[str]) -> Bar:
     """Held-out points between RL and the best supervised run, or its own start: the least of the seeds.
 
     Its value is None where a seed lacks one of the runs.
     """
-    return Bar("rl_minus_best_sft_points", _least_lead(rows, seeds, [*supervised]), 15.0)
+    return Bar("rl_minus_best_sft_points", _least_lead(rows, seeds, supervised), 15.0)
 
 
-def _least_lead(rows: Rows, seeds: Sequence[int], supervised: Sequence[str]) -> float | None:
+def _least_lead(rows: Rows, seeds: Sequence[int], supervised: Collection[str]) -> float | None:
     leads = []
     for seed in seeds:
         mine = {row["contender"]: row for row in rows if row["seed"] == seed}

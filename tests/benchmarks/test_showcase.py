@@ -68,7 +68,7 @@ def test_a_cell_is_named_by_its_settings_and_code() -> None:
 
 def rows(seed: int, **ends: float) -> list[dict[str, Any]]:
     return [
-        {"contender": name.replace("_", "-"), "seed": seed, "start": 0.3, "end": end, "right_steps_end": 0.5,
+        {"contender": name, "seed": seed, "start": 0.3, "end": end, "right_steps_end": 0.5,
          "groups": 100, "seconds": 60.0} for name, end in ends.items()
     ]  # fmt: skip
 
