@@ -36,7 +36,8 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
-# A conductor as the loop is one: works in small pieces, looks whether it is to stop, checkpoints.
+# A conductor as the loop is one: names its phase once and works in small pieces. After each it looks whether
+# it is to stop, and then checkpoints.
 _SCRIPT = """
 import logging, sys, time
 from pathlib import Path
@@ -53,11 +54,12 @@ def main(run_dir: Path, how: str) -> None:
 
 def conduct(control, run_dir, how):
     log.info("at work")
+    control.phase("training")
     (run_dir / "ready").touch()
     step = 0
     while how != "done":
         step += 1
-        control.phase(f"step {step}")
+        control.progress(f"step {step} of 9", step, 9)
         control.heard("trainer")
         time.sleep(0.02)
         if how == "fails" and step == 5:
