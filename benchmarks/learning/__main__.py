@@ -20,10 +20,10 @@ from rft_data.recipe.algorithms import ALGORITHMS
 
 RECORDS = Path(__file__).parent / "records" / "learning.jsonl"
 SEEDS = 2
-
-
 CONTROL = "grpo"
 """The algorithm of the negative control."""
+CONTROL_SEEDS = 4
+"""It needs more, since it is judged by how far its own runs differ."""
 OFF_POLICY = (
     "grpo", "gspo", "sapo", "dapo", "cispo", "vespo", "m2po", "dual_clip", "decoupled_ppo", "loglinear_ppo",
     "sequence_masking", "importance_sampling", "rloo", "rec", "topr", "opmd", "sppo", "ppo", "a2c",
@@ -32,11 +32,13 @@ OFF_POLICY = (
 
 
 def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
-    """The grid, seed by seed, the control first."""
-    named = [(CONTROL, Variant.SHUFFLED)]
-    named += [(name, Variant.PLAIN) for name in ALGORITHMS]
+    """The grid, seed by seed, the control's further seeds last."""
+    control = (CONTROL, Variant.SHUFFLED)
+    named = [control, *((name, Variant.PLAIN) for name in ALGORITHMS)]
     named += [(name, Variant.STALE) for name in OFF_POLICY]
-    return [Cell(name, seed, engine, scale, variant) for seed in range(seeds) for name, variant in named]
+    order = [(seed, one) for seed in range(seeds) for one in named]
+    order += [(seed, control) for seed in range(seeds, CONTROL_SEEDS)]
+    return [Cell(name, seed, engine, scale, variant) for seed, (name, variant) in order]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

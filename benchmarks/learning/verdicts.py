@@ -1,4 +1,4 @@
-"""From records to the table and the bar: which algorithms learn, by more than held-out noise.
+"""From records to the table and the bar: which algorithms learn, by more than noise.
 
 It runs nothing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.learning.cells import Variant
@@ -18,9 +18,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def noise(rows: Rows) -> float:
-    """Twice the standard error of the mean gain over seeds: held-out answers as independent draws."""
+    """Twice the standard error of the mean gain over seeds: the greater of two.
+
+    One takes held-out answers as independent draws; the other is by how far the seeds' gains differ, since
+    runs that learn nothing still move.
+    """
     variance = sum(row[at] * (1 - row[at]) / row["heldout"] for row in rows for at in ("start", "end"))
-    return 2 * math.sqrt(variance) / len(rows)
+    of_seeds = stdev(_gains(rows)) / math.sqrt(len(rows)) if len(rows) > 1 else 0.0
+    return 2 * max(math.sqrt(variance) / len(rows), of_seeds)
 
 
 def learned(rows: Rows) -> bool:
@@ -28,21 +33,36 @@ def learned(rows: Rows) -> bool:
     return bool(rows) and gained(rows) > noise(rows)
 
 
+def lead(rows: Rows, control: Rows) -> float:
+    """By how much the mean gain is greater than the control's, in units of the noise of both."""
+    return (gained(rows) - gained(control)) / math.hypot(noise(rows), noise(control))
+
+
 def bars(rows: Rows, algorithms: Mapping[Variant, Sequence[str]], control: str) -> list[Bar]:
-    """The shares of the algorithms that learn, by variant, and the gain of the control in units of noise."""
+    """The shares of the algorithms that learn, by variant, the control's gain, and the least lead over it."""
     names = {Variant.PLAIN: "algorithms_that_learn", Variant.STALE: "stale_algorithms_that_learn"}
     shares = [
         Bar(names[variant], mean(learned(_of(rows, name, variant)) for name in known), 1.0)
         for variant, known in algorithms.items()
     ]
-    found = _of(rows, control, Variant.SHUFFLED)
-    gain = gained(found) / noise(found) if found else None
-    return [*shares, Bar("control_gain_in_noise", gain, 1.0, ceiling=True)]
+    of_control = _of(rows, control, Variant.SHUFFLED)
+    measured = [_of(rows, name, variant) for variant, known in algorithms.items() for name in known]
+    leads = [lead(found, of_control) for found in measured if found and of_control]
+    in_noise = gained(of_control) / noise(of_control) if of_control else None
+    return [
+        *shares,
+        Bar("control_gain_in_noise", in_noise, 1.0, ceiling=True),
+        Bar("least_lead_over_control_in_noise", min(leads, default=None), 1.0),
+    ]
+
+
+def _gains(rows: Rows) -> list[float]:
+    return [row["end"] - row["start"] for row in rows]
 
 
 def gained(rows: Rows) -> float:
     """The mean gain over seeds."""
-    return mean(row["end"] - row["start"] for row in rows)
+    return mean(_gains(rows))
 
 
 def table(rows: Rows, algorithms: Sequence[str]) -> str:

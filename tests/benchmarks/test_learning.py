@@ -90,6 +90,9 @@ def test_learning_is_more_than_the_noise_of_held_out_answers() -> None:
     assert not learned(rows_of("grpo", [(0.5, 0.59), (0.5, 0.59)], heldout=100))
     assert learned(rows_of("grpo", [(0.5, 0.7), (0.5, 0.7)], heldout=100))
     assert not learned([])
+    # one seed gains 90 points, the other nothing: more than the noise of answers, but not of seeds
+    assert noise(rows_of("grpo", [(0.1, 1.0), (0.1, 0.1)])) == pytest.approx(0.9)
+    assert not learned(rows_of("grpo", [(0.1, 1.0), (0.1, 0.1)]))
 
 
 def test_the_bar_counts_algorithms_that_learn() -> None:
@@ -97,13 +100,9 @@ def test_the_bar_counts_algorithms_that_learn() -> None:
     names = ["grpo", "ppo", "opmd", "rec"]
     rows += rows_of("ppo", [(0.3, 0.6)], variant="stale")
     rows += rows_of("grpo", [(0.3, 0.31), (0.3, 0.29)], variant="shuffled")
-    plain, stale, control = bars(rows, {Variant.PLAIN: names, Variant.STALE: ["ppo", "grpo"]}, "grpo")
+    plain, stale, *_ = bars(rows, {Variant.PLAIN: names, Variant.STALE: ["ppo", "grpo"]}, "grpo")
     assert (plain.name, plain.value) == ("algorithms_that_learn", 0.25)
     assert (stale.name, stale.value) == ("stale_algorithms_that_learn", 0.5)
-    assert control.value == pytest.approx(0.0)
-    assert control.holds
-    learns = rows_of("grpo", [(0.3, 0.6)], variant="shuffled")
-    assert not bars(learns, {Variant.PLAIN: names}, "grpo")[1].holds
     lines = table(rows, names).splitlines()
     assert lines[2] == "| `grpo` | 30.0% | 60.0% | +30.0 ± 6.3 | 0 | yes |"
     assert lines[3].endswith("| no |")
@@ -112,12 +111,33 @@ def test_the_bar_counts_algorithms_that_learn() -> None:
     assert [line.split("|")[1] for line in lines[6:]] == [" `grpo shuffled` ", " `ppo stale` "]
 
 
+def test_the_control_is_measured_by_how_far_its_own_runs_differ() -> None:
+    names = {Variant.PLAIN: ["grpo"], Variant.STALE: ["ppo"]}
+    learners = rows_of("grpo", [(0.3, 0.6), (0.3, 0.7)])
+    learners += rows_of("ppo", [(0.3, 0.5), (0.3, 0.52)], variant="stale")
+
+    def verdict(*ends: float) -> list[tuple[float | None, bool]]:
+        control = rows_of("grpo", [(0.3, end) for end in ends], variant="shuffled")
+        *_, in_noise, least = bars([*learners, *control], names, "grpo")
+        assert (in_noise.name, least.name) == ("control_gain_in_noise", "least_lead_over_control_in_noise")
+        return [(bar.value and pytest.approx(bar.value), bar.holds) for bar in (in_noise, least)]
+
+    # gains of 20, -10, 5 and -3 points: mean 3, standard deviation 12.88, of four runs; those of ppo: 20 and
+    # 22, which are nearer to each other than answers of chance are
+    of_answers = 100 * (2 * 0.3 * 0.7 + 0.5 * 0.5 + 0.52 * 0.48) ** 0.5 / 450**0.5
+    assert verdict(0.5, 0.2, 0.35, 0.27) == [(3 / 166**0.5, True), (18 / (166 + of_answers**2) ** 0.5, True)]
+    # gains of 20, 22, 18 and 28 points: more than noise, and more than those of ppo
+    assert [holds for _, holds in verdict(0.5, 0.52, 0.48, 0.58)] == [False, False]
+    assert verdict() == [(None, False), (None, False)]
+
+
 @pytest.mark.slow
 def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path) -> None:
     grid = cells(Scale.tiny(), "transformers")
     each = 1 + len(ALGORITHMS) + len(OFF_POLICY)
-    assert [cell.seed for cell in grid] == [0] * each + [1] * each
-    assert len({cell.name for cell in grid}) == 2 * each
+    assert [cell.seed for cell in grid] == [0] * each + [1] * each + [2, 3]
+    assert len({cell.name for cell in grid}) == 2 * each + 2
+    assert [cell.seed for cell in grid if cell.variant == Variant.SHUFFLED] == [0, 1, 2, 3]
     records = Records(tmp_path / "r.jsonl")
     records.append({"recipe_hash": grid[0].recipe_hash})
     records.append({"recipe_hash": "of older code"})
