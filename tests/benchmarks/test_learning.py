@@ -100,9 +100,13 @@ def test_the_bar_counts_algorithms_that_learn() -> None:
     names = ["grpo", "ppo", "opmd", "rec"]
     rows += rows_of("ppo", [(0.3, 0.6)], variant="stale")
     rows += rows_of("grpo", [(0.3, 0.31), (0.3, 0.29)], variant="shuffled")
-    plain, stale, *_ = bars(rows, {Variant.PLAIN: names, Variant.STALE: ["ppo", "grpo"]}, "grpo")
+    plain, stale, control, _ = bars(rows, {Variant.PLAIN: names, Variant.STALE: ["ppo", "grpo"]}, "grpo")
     assert (plain.name, plain.value) == ("algorithms_that_learn", 0.25)
     assert (stale.name, stale.value) == ("stale_algorithms_that_learn", 0.5)
+    assert control.value == pytest.approx(0.0)
+    assert control.holds
+    learns = rows_of("grpo", [(0.3, 0.6)], variant="shuffled")
+    assert not bars(learns, {Variant.PLAIN: names}, "grpo")[1].holds
     lines = table(rows, names).splitlines()
     assert lines[2] == "| `grpo` | 30.0% | 60.0% | +30.0 ± 6.3 | 0 | yes |"
     assert lines[3].endswith("| no |")
