@@ -23,7 +23,7 @@ SUPERVISED: dict[str, list[tuple[int, dict[str, Any]]]] = {
     "answers": [(8, {}), (8, {}), (16, {})],
 }
 """Runs without an online stage: the epochs of their stages, one after another, and on what. `answers` has the
-final answers alone, of all training tasks, which RL's reward compares with."""
+final answers alone, of all training tasks of the kinds held out, which RL's reward compares with."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "rl": {},
     "random": {"selector": {"use": "random"}},
@@ -48,7 +48,7 @@ class Scale:
     @staticmethod
     def tiny() -> Scale:
         """A model that knows nothing, and a step: whether a cell runs at all."""
-        sizes = {f"tasks.{number}.source.size": 40 for number in range(3)}
+        sizes = {f"tasks.{number}.source.size": 40 for number in range(4)}
         stage = {"stages.1.steps": 1, "stages.1.groups_per_step": 2, "stages.1.checkpoint_every": 1}
         rest = {
             "experts.0.limit": 4,

@@ -1,4 +1,4 @@
-"""From records to the table and the bar: by how much RL beats the best supervised run. It runs nothing."""
+"""From records to the table and the bars: RL's lead over supervised runs, groups that choosing saves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.report import Bar
 Rows = Sequence[Mapping[str, Any]]
 
 
-def bar(rows: Rows, seeds: Sequence[int], supervised: Collection[str]) -> Bar:
+def lead_bar(rows: Rows, seeds: Sequence[int], supervised: Collection[str]) -> Bar:
     """Held-out points between RL and the best supervised run, or its own start: the least of the seeds.
 
     Its value is None where a seed lacks one of the runs.
@@ -27,6 +27,18 @@ def _least_lead(rows: Rows, seeds: Sequence[int], supervised: Collection[str]) -
         best = max(mine["rl"]["start"], *(mine[name]["end"] for name in supervised))
         leads.append(100 * float(mine["rl"]["end"] - best))
     return min(leads)
+
+
+def groups_bar(rows: Rows, seeds: Sequence[int]) -> Bar:
+    """Groups sampled with random tasks over those with chosen ones, in as many steps: least of all seeds.
+
+    Its value is None where a seed lacks one of the runs.
+    """
+    groups = {(row["contender"], row["seed"]): float(row["groups"]) for row in rows}
+    wanted = [(name, seed) for name in ("rl", "random") for seed in seeds]
+    known = groups.keys() >= set(wanted)
+    least = min(groups["random", seed] / groups["rl", seed] for seed in seeds) if known else None
+    return Bar("random_over_rl_groups", least, 1.2)
 
 
 def table(rows: Rows, contenders: Sequence[str]) -> str:

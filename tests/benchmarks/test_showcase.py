@@ -1,4 +1,4 @@
-"""The showcase: what its runs change in the quickstart, and the bar, which is RL's least lead over SFT."""
+"""The showcase: what its runs change in the quickstart, RL's least lead over SFT, what choosing saves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from benchmarks.selectors.records import Records
 from benchmarks.showcase.__main__ import cells, main
 from benchmarks.showcase.cells import RECIPE, SLOW, SUPERVISED, Cell, Scale, play
-from benchmarks.showcase.verdicts import bar, table
+from benchmarks.showcase.verdicts import groups_bar, lead_bar, table
 from rft_data.recipe import load_recipe
 
 
@@ -46,10 +46,10 @@ def test_supervised_runs_differ_in_epochs_and_in_what_they_are_shown() -> None:
     assert saved("sft")["stages"][-1]["steps"] == 1
 
 
-def test_answers_alone_are_those_of_all_training_tasks() -> None:
+def test_answers_alone_are_those_of_all_training_tasks_of_the_kinds_held_out() -> None:
     (expert,) = saved("answers")["experts"]
     assert expert["use"] == "recipes.arithmetic:short_answer"
-    assert expert["tasksets"] == [tasks["name"] for tasks in saved("rl")["tasks"]]
+    assert expert["tasksets"] == [tasks["name"] for tasks in saved("rl")["tasks"] if tasks["heldout"]]
     assert expert.get("limit") is None
 
 
@@ -76,18 +76,30 @@ def rows(seed: int, **ends: float) -> list[dict[str, Any]]:
 def test_the_bar_is_the_least_lead_over_the_best_supervised_run() -> None:
     found = [*rows(0, rl=0.8, sft=0.2, slow=0.2, answers=0.3)]
     found += rows(1, rl=0.7, sft=0.5, slow=0.65, answers=0.6)
-    assert bar(found, [0, 1], SUPERVISED).value == pytest.approx(5.0)
-    assert bar(found, [0], ["sft", "slow"]).value == pytest.approx(50.0), (
+    assert lead_bar(found, [0, 1], SUPERVISED).value == pytest.approx(5.0)
+    assert lead_bar(found, [0], ["sft", "slow"]).value == pytest.approx(50.0), (
         "its own start is a supervised run too"
     )
-    assert bar(found, [0, 1, 2], SUPERVISED).value is None
-    assert bar(rows(0, rl=0.8, sft=0.1, slow=0.2), [0], SUPERVISED).value is None, "none on the answers"
+    assert lead_bar(found, [0, 1, 2], SUPERVISED).value is None
+    assert lead_bar(rows(0, rl=0.8, sft=0.1, slow=0.2), [0], SUPERVISED).value is None, "none on the answers"
     lines = table(found, ["rl", "random"]).splitlines()
     assert lines[2] == "| `rl` | 30.0%, 30.0% | 80.0%, 70.0% | 50.0%, 50.0% | 100, 100 | 60, 60 | 0, 1 |"
     assert lines[3].startswith("| `random` | not measured |")
 
 
-def test_cells_that_the_bar_is_read_from_come_first() -> None:
+def test_choosing_saves_the_least_of_what_it_saves_on_any_seed() -> None:
+    groups = {"rl": [100, 300], "random": [200, 330], "sft": [7, 7]}
+    found = [
+        {"contender": name, "seed": seed, "groups": counts[seed]}
+        for name, counts in groups.items() for seed in (0, 1)
+    ]  # fmt: skip
+    assert groups_bar(found, [0, 1]).value == pytest.approx(1.1)
+    assert [groups_bar(found, [seed]).holds for seed in (0, 1)] == [True, False]
+    assert groups_bar(found, [0, 1, 2]).value is None
+    assert groups_bar([row for row in found if row["contender"] != "random"], [0, 1]).value is None
+
+
+def test_cells_that_the_lead_is_read_from_come_first() -> None:
     order = [(cell.contender, cell.seed) for cell in cells(Scale(), "vllm")]
     assert order[0] == ("rl", 0)
     assert {name for name, _ in order[-6:]} == {"random", "unfiltered"}
@@ -102,7 +114,9 @@ def test_a_tiny_cell_runs_and_is_recorded(tmp_path: Path, capsys: pytest.Capture
     assert record["command"] == "python -m benchmarks.showcase --engine transformers --quick --only rl,0"
     assert record["groups"] == 2
     assert 0.0 <= record["right_steps_end"] <= 1.0
-    assert '"name": "rl_minus_best_sft_points", "value": null' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert '"name": "rl_minus_best_sft_points", "value": null' in printed
+    assert '"name": "random_over_rl_groups", "value": null' in printed
 
 
 def test_of_several_supervised_stages_the_best_counts_and_of_rl_the_end(
