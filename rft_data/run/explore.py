@@ -17,7 +17,7 @@ from rft_data.loop.resume import resume_exploring
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
 from rft_data.run.parts import ExploreParts
-from rft_data.run.report import package_versions
+from rft_data.run.report import package_versions, taskset_groups
 from rft_data.run.watch.group_log import GroupLog
 from rft_data.run.weight_folders import publish_model
 from rft_data.sampler import History, make_sampler
@@ -60,6 +60,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
     return {
         "run_id": run.run_id,
         "groups": exploring.sampler.conservation(),
+        "groups_by_taskset": taskset_groups(run.buffer, run.run_id),
         "tasks": parts.tasks.report,
         "buffer_rows": run.buffer.counts(),
         "policy_version": run.versions.latest,

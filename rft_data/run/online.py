@@ -19,7 +19,7 @@ from rft_data.run.experts import copied_answers, expert_rows
 from rft_data.run.offline_stages import OfflineStages, stage_name
 from rft_data.run.online_stage import reinforce
 from rft_data.run.parts import OnlineParts, Started
-from rft_data.run.report import draw, package_versions, token_counts
+from rft_data.run.report import draw, package_versions, taskset_groups, token_counts
 from rft_data.run.weight_folders import publish_folder, trained_model
 from rft_data.sampler.ledger import CONSUMER
 
@@ -144,6 +144,7 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "stages": progress.stages,
         "tasks": parts.tasks.report,
         "groups": progress.groups,
+        "groups_by_taskset": taskset_groups(run.buffer, run.run_id),
         "rows": progress.rows,
         "buffer_rows": run.buffer.counts(),
         "seconds": {phase: round(spent, 1) for phase, spent in progress.seconds.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rft_data.buffer import Buffer
+from rft_data.core.filters import And, Compare
 from rft_data.core.lookup import need
 from rft_data.core.version import __version__
-from rft_data.core.words import MetricRole
+from rft_data.core.words import GroupOutcome, MetricRole
 
 Rates = Mapping[str, Mapping[str, float]]
 """Shares in [0, 1] by the model that was measured, then by name."""
@@ -79,6 +82,12 @@ def token_counts(metrics: pa.Table, run_id: str) -> dict[str, int]:
     )
     by_step = dict(zip(trained["step"].to_pylist(), trained["value"].to_pylist(), strict=True))
     return {"sampled": int(pc.sum(sampled["value"]).as_py() or 0), "trained": int(sum(by_step.values()))}
+
+
+def taskset_groups(buffer: Buffer, run_id: str) -> dict[str, int]:
+    """Groups of each taskset that a run has sampled, those that were dropped afterwards included."""
+    mine = And((Compare("run_id", "eq", run_id), Compare("outcome", "eq", GroupOutcome.ARRIVED)))
+    return dict(sorted(Counter(buffer.read("groups", ["taskset"], mine)["taskset"].to_pylist()).items()))
 
 
 def package_versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ def table(summary: Mapping[str, Any]) -> str:
     """The results of a run of any mode, of those that its summary has; older releases have fewer."""
     counted = [
         _line("groups", summary.get("groups", {})),
+        _line("groups of", _several(summary.get("groups_by_taskset", {}))),
         _line("buffer", summary.get("buffer_rows", {})),
         _line("tokens", summary.get("tokens", {})),
         _line("endpoint", summary.get("endpoint", {})),
@@ -31,6 +32,11 @@ def _line(name: str, values: Mapping[str, Any]) -> str:
     """The numbers that are not zero, in a line; empty where all are."""
     found = ", ".join(f"{key} {value}" for key, value in values.items() if value)
     return f"{name:<10}{found}" if found else ""
+
+
+def _several(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """The counts by name, unless there is a single name, whose count is told already."""
+    return counts if len(counts) > 1 else {}
 
 
 def _stages(stages: Mapping[str, Any]) -> Iterator[str]:

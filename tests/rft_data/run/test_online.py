@@ -166,6 +166,7 @@ def test_online_run_keeps_every_book(
     assert summary["weights"]["use"] == ("gloo" if placement == "local" else "directory")
     groups = summary["groups"]
     assert groups["trained"] == 16
+    assert summary["groups_by_taskset"] == {"sums": groups["trained"] + groups["dropped"]}
     assert groups["admitted"] == sum(v for k, v in groups.items() if k != "admitted")
     assert all(Path(picture).stat().st_size > 1000 for picture in summary["pictures"])
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary

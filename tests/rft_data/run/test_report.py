@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from rft_data.run.report import token_counts
+from rft_data.buffer import Buffer
+from rft_data.run.report import taskset_groups, token_counts
 from rft_data.run.summary_text import next_steps, table
 
 SUMMARY: dict[str, Any] = {
@@ -14,6 +16,7 @@ SUMMARY: dict[str, Any] = {
     "by_difficulty": {},
     "pass_at_k": {},
     "groups": {"admitted": 9, "trained": 8, "dropped": 1, "open": 0},
+    "groups_by_taskset": {"hard": 2, "sums": 7},
     "buffer_rows": {"experiences": 36},
     "seconds": {"rl": 61.0},
     "tokens": {"sampled": 720, "trained": 640},
@@ -22,12 +25,35 @@ SUMMARY: dict[str, Any] = {
 
 
 def test_the_table_has_accuracies_groups_rows_tokens_and_times() -> None:
-    lines = {line.split()[0]: line for line in table(SUMMARY).splitlines() if line}
+    lines = {line[:10].strip(): line for line in table(SUMMARY).splitlines() if line}
     assert lines["all"].split()[1:] == ["25.0%", "50.0%"]
     assert lines["groups"] == "groups    admitted 9, trained 8, dropped 1"
     assert lines["buffer"] == "buffer    experiences 36"
     assert lines["tokens"] == "tokens    sampled 720, trained 640"
-    assert lines["wall"] == "wall time rl 61 s"
+    assert lines["groups of"] == "groups of hard 2, sums 7"
+    assert lines["wall time"] == "wall time rl 61 s"
+
+
+def test_sampled_groups_are_those_of_the_run_that_arrived(tmp_path: Path) -> None:
+    sampled = [("run", "sums", "arrived"), ("run", "hard", "arrived"), ("run", "sums", "arrived")]
+    others = [("run", "hard", "cancelled"), ("run", "sums", "failed"), ("other", "sums", "arrived")]
+    with Buffer(tmp_path) as buffer:
+        buffer.add_rows("groups", [_group(n, *one) for n, one in enumerate(sampled + others)])
+        assert taskset_groups(buffer, "run") == {"hard": 1, "sums": 2}
+        assert taskset_groups(buffer, "new") == {}
+
+
+def _group(number: int, run_id: str, taskset: str, outcome: str) -> dict[str, Any]:
+    named = {"group_id": f"g{number}", "run_id": run_id, "taskset": taskset, "task_id": "t"}
+    versions = {"version": 0, "version_min": 0}
+    return {
+        **named, **versions, "ordinal": number, "round": 0, "attempt": 0, "outcome": outcome,
+        "rewards": [], "seqs": [], "dropped_by": "a_filter" if number else "", "error": "",
+    }  # fmt: skip
+
+
+def test_groups_of_a_single_taskset_are_told_once() -> None:
+    assert "groups of" not in table({**SUMMARY, "groups_by_taskset": {"sums": 9}})
 
 
 def test_a_summary_of_an_older_release_has_no_tokens() -> None:
