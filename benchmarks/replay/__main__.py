@@ -1,7 +1,7 @@
 """`python -m benchmarks.replay [--minutes M] [--only SAMPLER,SEED] [--root DIR] [--list] [--quick]`.
 
-Trains the same policy with and without replay, and compares how many tokens each had generated when it
-reached the accuracy that the run without replay ended with. A finished cell is a line in the records.
+Runs the quickstart's RL with and without replay, and compares how many tokens each had generated when it
+reached the same held-out accuracy. A finished cell is a line in the records.
 """
 
 from __future__ import annotations
@@ -9,25 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.grid import options, played, versions
+from benchmarks.grid import ENGINES, options, played, versions
 from benchmarks.replay.cells import SAMPLERS, Cell, Scale, play
 from benchmarks.replay.verdicts import bars, table
 from benchmarks.report import finish
 from benchmarks.selectors.records import bars_of_all
 
 RECORDS = Path(__file__).parent / "records" / "replay.jsonl"
-SEEDS = 2
+SEEDS = 3
 
 
-def cells(scale: Scale, seeds: int = SEEDS) -> list[Cell]:
+def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
     """The comparison, seed by seed."""
-    return [Cell(name, seed, scale) for seed in range(seeds) for name in SAMPLERS]
+    return [Cell(name, seed, engine, scale) for seed in range(seeds) for name in SAMPLERS]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing and report."""
-    arguments = options("benchmarks.replay", __doc__, RECORDS, minutes=120.0).parse_args(argv)
-    whole = cells(Scale.tiny() if arguments.quick else Scale())
+    parser = options("benchmarks.replay", __doc__, RECORDS, minutes=120.0)
+    parser.add_argument("--engine", choices=ENGINES, default="vllm")
+    arguments = parser.parse_args(argv)
+    whole = cells(Scale.tiny() if arguments.quick else Scale(), arguments.engine)
     done = played(arguments, whole, play)
     if done is None:
         return

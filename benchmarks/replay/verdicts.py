@@ -5,6 +5,7 @@ It runs nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,68 +15,64 @@ from benchmarks.report import Bar
 
 Rows = Sequence[Mapping[str, Any]]
 ASKED: float = SAMPLERS["replay"]["samples_per_insert"]
+LEVEL = 0.9
+"""Share of what the run without replay ends with: nearer to it, a curve levels off and noise decides."""
 
 
-def tokens_until(curve: Sequence[Sequence[float]], target: float) -> float | None:
-    """Tokens when the accuracy first is `target`, on the line between two evaluations; None: never."""
+def tokens_until(curve: Sequence[Sequence[float]], target: float) -> float:
+    """Tokens when the accuracy first is `target`, on the line between two evaluations; infinite: never."""
     if curve[0][2] >= target:
         return curve[0][1]
     for (_, tokens, low), (_, more, high) in pairwise(curve):
         if high >= target:
             return tokens + (target - low) / (high - low) * (more - tokens)
-    return None
+    return math.inf
 
 
-def saved(rows: Rows, seed: int) -> float | None:
-    """Tokens without replay by tokens with it, until both are as good as the run without it at its end.
+def spent(rows: Rows, seed: int) -> dict[str, float]:
+    """Tokens of a seed until LEVEL times the end of its run without replay, by sampler; infinite: never."""
+    curves = {row["sampler"]: row["curve"] for row in rows if row["seed"] == seed}
+    if "fifo" not in curves:
+        return {}
+    target = LEVEL * curves["fifo"][-1][2]
+    return {name: tokens_until(curve, target) for name, curve in curves.items()}
 
-    None without both records. A run with replay that is never as good has saved nothing: 0.
-    """
-    found = {row["sampler"]: row for row in rows if row["seed"] == seed}
-    if set(found) != set(SAMPLERS):
-        return None
-    plain, replay = (found[name]["curve"] for name in ("fifo", "replay"))
-    target = plain[-1][2]
-    without, with_it = tokens_until(plain, target), tokens_until(replay, target)
-    return 0.0 if not with_it or without is None else without / with_it
+
+def saved(rows: Rows) -> dict[int, float]:
+    """Tokens without replay by tokens with it, by seed; 0 where the run with it never reaches the target."""
+    found = {seed: spent(rows, seed) for seed in sorted({row["seed"] for row in rows})}
+    return {
+        seed: both["fifo"] / both["replay"] for seed, both in found.items() if both.keys() == SAMPLERS.keys()
+    }
 
 
 def bars(rows: Rows) -> list[Bar]:
     """The least saving of any seed, and the least ratio of uses to arrivals beside what was asked."""
-    ratios = [value for seed in _seeds(rows) if (value := saved(rows, seed)) is not None]
     reached = [row["samples_per_insert"] for row in rows if row["sampler"] == "replay"]
     return [
-        Bar("tokens_saved_by_replay", min(ratios, default=None), 1.5),
+        Bar("tokens_saved_by_replay", min(saved(rows).values(), default=None), 1.5),
         Bar("samples_per_insert_reached", min(reached, default=None), 0.9 * ASKED),
     ]
 
 
 def table(rows: Rows) -> str:
-    """A Markdown table, one line a run, seeds in order."""
+    """A Markdown table, one line a run."""
     lines = [
-        "| sampler | seed | start | end | steps | tokens | to fifo's end | samples per insert (asked) |",
+        "| sampler | seed | start | end | steps | tokens | tokens to the target | samples per insert |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for seed in _seeds(rows):
-        found = {row["sampler"]: row for row in rows if row["seed"] == seed}
-        target = found["fifo"]["curve"][-1][2] if "fifo" in found else None
-        for name, row in sorted(found.items()):
-            needed = None if target is None else tokens_until(row["curve"], target)
-            start, (steps, tokens, end) = row["curve"][0][2], row["curve"][-1]
-            asked = SAMPLERS[name].get("samples_per_insert", 1)
-            cells = (
-                f"`{name}`",
-                str(seed),
-                f"{start:.1%}",
-                f"{end:.1%}",
-                f"{steps:.0f}",
-                f"{tokens:,.0f}",
-                "never" if needed is None else f"{needed:,.0f}",
-                f"{row['samples_per_insert']:.2f} ({asked:g})",
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+    for row in sorted(rows, key=lambda row: (row["sampler"], row["seed"])):
+        steps, tokens, end = row["curve"][-1]
+        needed = spent(rows, row["seed"]).get(row["sampler"], math.inf)
+        cells = (
+            f"`{row['sampler']}`",
+            str(row["seed"]),
+            f"{row['curve'][0][2]:.1%}",
+            f"{end:.1%}",
+            f"{steps:.0f}",
+            f"{tokens:,.0f}",
+            f"{needed:,.0f}" if math.isfinite(needed) else "never",
+            f"{row['samples_per_insert']:.2f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _seeds(rows: Rows) -> list[int]:
-    return sorted({row["seed"] for row in rows})
