@@ -23,7 +23,7 @@ SEEDS = 2
 CONTROL = "grpo"
 """The algorithm of the negative control."""
 CONTROL_SEEDS = 4
-"""It needs more, since it is judged by how far its own runs differ."""
+"""The control needs more seeds, since it is judged by how far its own runs differ."""
 OFF_POLICY = (
     "grpo", "gspo", "sapo", "dapo", "cispo", "vespo", "m2po", "dual_clip", "decoupled_ppo", "loglinear_ppo",
     "sequence_masking", "importance_sampling", "rloo", "rec", "topr", "opmd", "sppo", "ppo", "a2c",
@@ -54,9 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     whole = cells(scale, arguments.engine)
     rows = done.records.found(whole)
     print(table(rows, list(ALGORITHMS)))
-    of_variants = bars(rows, {Variant.PLAIN: list(ALGORITHMS), Variant.STALE: OFF_POLICY}, CONTROL)
-    kept = bars_of_all(of_variants, done.records.missing(whole)) + done.bars
-    finish(kept, versions(), {"cells": len(rows), "failed": done.failed})
+    found = bars(rows, {Variant.PLAIN: list(ALGORITHMS), Variant.STALE: OFF_POLICY}, CONTROL)
+    found = bars_of_all(found, done.records.missing(whole)) + done.bars
+    finish(found, versions(), {"cells": len(rows), "failed": done.failed})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From records to the table and the bar: which algorithms learn, by more than noise.
+"""From records to the table and the bars: which algorithms learn, by more than noise.
 
 It runs nothing.
 """
@@ -20,12 +20,13 @@ Rows = Sequence[Mapping[str, Any]]
 def noise(rows: Rows) -> float:
     """Twice the standard error of the mean gain over seeds: the greater of two.
 
-    One takes held-out answers as independent draws; the other is by how far the seeds' gains differ, since
-    runs that learn nothing still move.
+    One takes held-out answers as independent draws, though all runs answer the same tasks; the other is by
+    how far the seeds' gains differ, since runs that learn nothing still move. A single seed has the first
+    alone, and of two the second is no 95 % bound.
     """
     variance = sum(row[at] * (1 - row[at]) / row["heldout"] for row in rows for at in ("start", "end"))
-    of_seeds = stdev(_gains(rows)) / math.sqrt(len(rows)) if len(rows) > 1 else 0.0
-    return 2 * max(math.sqrt(variance) / len(rows), of_seeds)
+    seed_error = stdev(_gains(rows)) / math.sqrt(len(rows)) if len(rows) > 1 else 0.0
+    return 2 * max(math.sqrt(variance) / len(rows), seed_error)
 
 
 def learned(rows: Rows) -> bool:
@@ -33,9 +34,14 @@ def learned(rows: Rows) -> bool:
     return bool(rows) and gained(rows) > noise(rows)
 
 
-def lead(rows: Rows, control: Rows) -> float:
-    """By how much the mean gain is greater than the control's, in units of the noise of both."""
-    return (gained(rows) - gained(control)) / math.hypot(noise(rows), noise(control))
+def lead(rows: Rows, control: Rows) -> float | None:
+    """By how much the mean gain is greater than the control's, in units of the noise of both.
+
+    None where one of them has no rows, or there is no noise.
+    """
+    if not rows or not control:
+        return None
+    return _in_noise(gained(rows) - gained(control), math.hypot(noise(rows), noise(control)))
 
 
 def bars(rows: Rows, algorithms: Mapping[Variant, Sequence[str]], control: str) -> list[Bar]:
@@ -45,15 +51,21 @@ def bars(rows: Rows, algorithms: Mapping[Variant, Sequence[str]], control: str) 
         Bar(names[variant], mean(learned(_of(rows, name, variant)) for name in known), 1.0)
         for variant, known in algorithms.items()
     ]
-    of_control = _of(rows, control, Variant.SHUFFLED)
-    measured = [_of(rows, name, variant) for variant, known in algorithms.items() for name in known]
-    leads = [lead(found, of_control) for found in measured if found and of_control]
-    in_noise = gained(of_control) / noise(of_control) if of_control else None
+    control_rows = _of(rows, control, Variant.SHUFFLED)
+    cells = [(name, variant) for variant, known in algorithms.items() for name in known]
+    leads = [lead(_of(rows, name, variant), control_rows) for name, variant in cells]
+    told = [one for one in leads if one is not None]
+    in_noise = _in_noise(gained(control_rows), noise(control_rows)) if control_rows else None
     return [
         *shares,
         Bar("control_gain_in_noise", in_noise, 1.0, ceiling=True),
-        Bar("least_lead_over_control_in_noise", min(leads, default=None), 1.0),
+        Bar("least_lead_over_control_in_noise", min(told) if len(told) == len(leads) else None, 1.0),
     ]
+
+
+def _in_noise(gain: float, error: float) -> float | None:
+    """A gain in units of its noise; None where there is none, as of models that pass nothing."""
+    return gain / error if error else None
 
 
 def _gains(rows: Rows) -> list[float]:

@@ -8,6 +8,7 @@ that was stopped goes on from its last checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,19 @@ def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
 
 
 def report(path: Path) -> tuple[Sequence[Mapping[str, Any]], list[Bar]]:
-    """The records of the present code at full scale, and the bar read from those of the mixed pool."""
+    """The records of the present code at full scale, and a bar for each pool read from its own."""
     records, wanted = Records(path), cells(Scale(), "vllm")
-    rows = records.found(wanted)
-    return rows, bars_of_all(
-        grpo_bars(rows), records.missing([cell for cell in wanted if cell.pool == "mixed"])
-    )
+    rows, missing = records.found(wanted), records.missing(wanted)
+    bars = [
+        bars_of_all([grpo_bar(rows, pool)], [cell for cell in missing if cell.pool == pool]) for pool in POOLS
+    ]
+    return rows, list(chain(*bars))
 
 
-def grpo_bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
-    """The bar of the real runs, from records: the best selector's ratio to uniform on the mixed pool."""
-    _, value = best(rows, [name for name in SELECTORS if name != "uniform"], [{"pool": "mixed"}])
-    return [Bar("best_vs_uniform_rollouts_grpo", value, 1.3)]
+def grpo_bar(rows: Sequence[Mapping[str, Any]], pool: str) -> Bar:
+    """The best selector's ratio to uniform on a pool, from records of real runs."""
+    _, value = best(rows, [name for name in SELECTORS if name != "uniform"], [{"pool": pool}])
+    return Bar(f"best_vs_uniform_rollouts_grpo_{pool}", value, 1.3)
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -115,6 +115,21 @@ def test_the_bar_counts_algorithms_that_learn() -> None:
     assert [line.split("|")[1] for line in lines[6:]] == [" `grpo shuffled` ", " `ppo stale` "]
 
 
+def test_the_least_lead_needs_every_algorithm_and_some_noise() -> None:
+    def least(rows: list[dict[str, Any]]) -> float | None:
+        return bars(rows, {Variant.PLAIN: ["grpo", "ppo"]}, "grpo")[-1].value
+
+    control = rows_of("grpo", [(0.3, 0.31), (0.3, 0.29)], variant="shuffled")
+    learners = [*rows_of("grpo", [(0.3, 0.6)]), *rows_of("ppo", [(0.3, 0.5)])]
+    assert least([*control, *learners]) == pytest.approx(
+        0.2 / (noise(control) ** 2 + noise(learners[1:]) ** 2) ** 0.5
+    )
+    assert least([*control, *learners[:1]]) is None, "ppo was not measured"
+    assert least(learners) is None, "no control"
+    nothing = [*rows_of("grpo", [(0.0, 0.0)], variant="shuffled"), *rows_of("grpo", [(0.0, 0.0)])]
+    assert [bar.value for bar in bars(nothing, {Variant.PLAIN: ["grpo"]}, "grpo")] == [0.0, None, None]
+
+
 def test_the_control_is_measured_by_how_far_its_own_runs_differ() -> None:
     names = {Variant.PLAIN: ["grpo"], Variant.STALE: ["ppo"]}
     learners = rows_of("grpo", [(0.3, 0.6), (0.3, 0.7)])
@@ -198,5 +213,8 @@ def test_a_tiny_cell_runs_is_recorded_and_is_not_run_again(
     assert (
         record["command"] == "python -m benchmarks.learning --engine transformers --quick --only opmd,0,plain"
     )
+    printed = capsys.readouterr().out
+    for name in ("algorithms_that_learn", "control_gain_in_noise", "least_lead_over_control_in_noise"):
+        assert f'"name": "{name}", "value": null' in printed, "cells are missing"
     main([*arguments, "--list"])
-    assert capsys.readouterr().out.splitlines()[-1].startswith("{"), "nothing is listed after the report"
+    assert not capsys.readouterr().out, "nothing of what was asked for is missing"

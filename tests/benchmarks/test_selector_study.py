@@ -15,12 +15,13 @@ import pytest
 from benchmarks.report import Bar, finish
 from benchmarks.selectors import cells as grid
 from benchmarks.selectors import study
-from benchmarks.selectors.grpo import grpo_bars
+from benchmarks.selectors.grpo import grpo_bar
 from benchmarks.selectors.grpo import main as grpo_main
 from benchmarks.selectors.records import Records, bars_of_all, code_version, repeat
 from benchmarks.selectors.savings import best, calibration, ratio, share_of_saving
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, World, make_pool
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import IntegrityError, RftError
 from rft_data.core.groups import GroupResult
 from rft_data.core.rows import TaskKey
@@ -332,17 +333,20 @@ def test_a_cell_of_the_grid_is_named_by_recipe_and_code() -> None:
     assert grid.Cell("uniform", 0).recipe_hash == cells[0].recipe_hash
 
 
-def test_the_bar_of_the_grid_follows_from_the_records_of_the_mixed_pool() -> None:
+def test_the_bars_of_the_grid_follow_each_from_the_records_of_its_pool() -> None:
     rows = [
         {"pool": pool, "selector": selector, "seed": seed, "rollouts": cost + seed}
-        for pool, costs in (("mixed", (3000, 2000)), ("plain", (3000, 100)))
+        for pool, costs in (("mixed", (3000, 2000)), ("plain", (3000, 2800)))
         for selector, cost in zip(("uniform", "hierarchical"), costs, strict=True)
         for seed in range(3)
     ]
-    (bar,) = grpo_bars(rows)
-    assert bar.value == pytest.approx(3001 / 2001)
-    assert bar.holds
-    assert not grpo_bars([])[0].holds
+    mixed, plain = (grpo_bar(rows, pool) for pool in grid.POOLS)
+    assert (mixed.name, plain.name) == tuple(f"best_vs_uniform_rollouts_grpo_{pool}" for pool in grid.POOLS)
+    assert mixed.value == pytest.approx(3001 / 2001)
+    assert plain.value == pytest.approx(3001 / 2801)
+    assert mixed.holds
+    assert not plain.holds
+    assert not grpo_bar([], "mixed").holds
 
 
 @pytest.mark.heavy
@@ -360,5 +364,20 @@ def test_a_tiny_cell_of_the_grid_runs_is_measured_and_is_not_run_again(
     assert [point[1] for point in record["curve"]] == [0, 16, 32]
     assert record["rollouts"] == 32
     assert not record["reached"]
+    printed = capsys.readouterr().out
+    for pool in grid.POOLS:
+        assert f'"name": "best_vs_uniform_rollouts_grpo_{pool}", "value": null' in printed, (
+            "cells are missing"
+        )
     grpo_main([*arguments, "--list"])
-    assert capsys.readouterr().out.splitlines()[-1].startswith("{"), "nothing is listed after the report"
+    assert not capsys.readouterr().out, "nothing of what was asked for is missing"
+    grpo_main([*arguments, "--verify", "1"])
+    assert '"name": "values_that_differ_when_repeated", "value": 0' in capsys.readouterr().out
+
+
+def test_the_recipe_of_the_study_is_the_one_that_its_records_were_made_with() -> None:
+    """Cells of `learning` and `selectors.grpo` do not hash how their supervised model was made."""
+    said = load_recipe(grid.RECIPE).model_dump(mode="json", exclude_defaults=True)
+    assert content_id(said) == "20247ca2d6feb2889031e39390b2f3bd", (
+        "the records are of another recipe: run both grids again"
+    )
