@@ -1,4 +1,4 @@
-"""The end of a test run: one line for each reason to skip, with what it takes to run those tests."""
+"""The end of a test run: a line for each reason to skip tests, with what it takes to run them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ NEEDS = {
 }
 """Beginning of a reason to what it takes; other reasons say it themselves."""
 
+LEFT_OUT = {"heavy": "make test HEAVY=yes", "slow": "make test"}
+"""Marks of tests that a command leaves out, and the command that runs them."""
 
-def skip_lines(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> list[str]:
-    """One line per reason, the commonest first."""
+
+def skip_lines(reports: Iterable[pytest.TestReport | pytest.CollectReport], marks: str) -> list[str]:
+    """One line per reason, the commonest first, then one per mark that the option `-m` left out."""
     reasons: Counter[str] = Counter()
     files: Counter[str] = Counter()
     for report in reports:
@@ -36,6 +39,11 @@ def skip_lines(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> l
         (files if isinstance(report, pytest.CollectReport) else reasons)[reason] += 1
     lines = [f"skipped: {_counted(n, 'test')}: {_with_needs(reason)}" for reason, n in reasons.most_common()]
     lines += [f"skipped: {_counted(n, 'whole file')}: {_with_needs(why)}" for why, n in files.most_common()]
+    lines += [
+        f"skipped: the tests marked '{mark}'; to run them: {command}"
+        for mark, command in LEFT_OUT.items()
+        if f"not {mark}" in marks
+    ]
     return lines or ["skipped: nothing"]
 
 
@@ -58,5 +66,6 @@ def _with_needs(reason: str) -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the lines, also where several workers ran the tests."""
     terminalreporter.write_sep("=", "skipped")
-    for line in skip_lines(terminalreporter.stats.get("skipped", [])):
+    marks = terminalreporter.config.getoption("markexpr")
+    for line in skip_lines(terminalreporter.stats.get("skipped", []), marks):
         terminalreporter.write_line(line)

@@ -52,6 +52,16 @@ def test_workers_skips_are_told_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_marks_that_a_command_leaves_out_are_told(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: s\n    heavy: h\n")
+    (tmp_path / "test_some.py").write_text("def test_passes(): ...\n")
+    heavy = "skipped: the tests marked 'heavy'; to run them: make test HEAVY=yes"
+    slow = "skipped: the tests marked 'slow'; to run them: make test"
+    assert lines(tmp_path, "-n", "1", "-m", "not heavy") == [heavy]
+    assert lines(tmp_path, "-p", "no:xdist", "-m", "not slow and not heavy") == [heavy, slow]
+
+
+@pytest.mark.slow
 def test_nothing_skipped_is_said(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text("def test_passes(): ...\n")
     assert lines(tmp_path, "-p", "no:xdist") == ["skipped: nothing"]

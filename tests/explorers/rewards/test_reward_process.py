@@ -213,6 +213,19 @@ def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_what_a_reward_started_in_a_session_of_its_own_ends_when_the_pool_closes(
+    make: Make, tmp_path: Path
+) -> None:
+    note, pool = tmp_path / "pid", make(deadline_s=600)
+    pool.submit(ACT, TASK, f"hangs_with_detached {note}")
+    assert wait_until(lambda: note.is_file() and bool(note.read_text()))
+    started = int(note.read_text())
+    assert runs(started)
+    pool.close()
+    assert wait_until(lambda: not runs(started))
+
+
+@pytest.mark.slow
 def test_two_children_share_the_calls(make: Make) -> None:
     with children_of(CHILD) as started:
         pool = make(processes=2)

@@ -6,14 +6,16 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.buffer.care import repair, verify
 from rft_data.buffer.care import undecodable as module
 from rft_data.buffer.care.examine import as_they_are
-from rft_data.buffer.care.folder import TableFolder, attempt
+from rft_data.buffer.care.folder import Snapshot, TableFolder, attempt
 from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.ranges import Numbers
 from rft_data.buffer.care.undecodable import column_at
 from tests.rft_data.buffer.care.conftest import data_file, make_row, stored
 
@@ -46,9 +48,22 @@ def spoil(path: Path, start: float, end: float) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The columns that were tried to be read, a name for each try."""
+    tried: list[str] = []
+
+    def counted(snapshot: Snapshot, column: str, row_ids: Numbers) -> pa.ChunkedArray | None:
+        tried.append(column)
+        return column_at(snapshot, column, row_ids)
+
+    monkeypatch.setattr(module, "column_at", counted)
+    return tried
+
+
 @pytest.mark.heavy
-def test_a_file_in_which_no_row_decodes_is_given_up_in_seconds_and_progress_is_told(
-    large: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_file_in_which_no_row_decodes_is_given_up_after_few_tries_and_progress_is_told(
+    large: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tries: list[str]
 ) -> None:
     spoil(data_file(large, "experiences"), 0.0, 0.8)
     monkeypatch.setattr(module, "_TELL_EVERY_S", 0.0)
@@ -56,13 +71,14 @@ def test_a_file_in_which_no_row_decodes_is_given_up_in_seconds_and_progress_is_t
         (finding,) = verify(large).of("unreadable_rows")
     assert finding.rows == ((0, ROWS - 1),)
     assert f"so far {ROWS} of {ROWS} rows do not" in caplog.text
+    assert len(tries) < 4 * ROWS, "rows that one column lacks are not tried in another"
     assert len(repair(large).removed["experiences"]) == ROWS
     with Buffer(large) as buffer:
         assert len(buffer) == 8
 
 
 @pytest.mark.slow
-def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path) -> None:
+def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path, tries: list[str]) -> None:
     spoil(data_file(large, "experiences"), 0.30, 0.34)
     head = TableFolder(large, "experiences").head
     assert head is not None
@@ -73,6 +89,7 @@ def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path) ->
     assert lost
     assert read | lost == set(range(ROWS))
     assert not read & lost
+    assert len(tries) < ROWS, "what reads as a whole is not tried row by row"
     some = sorted(lost)[:: max(1, len(lost) // 20)] + sorted(read)[::100]
     for row in some:
         scan = head.dataset.scanner(

@@ -1,5 +1,6 @@
 """CSV, Parquet, Arrow, dataset folders and hub names as sources."""
 
+import random
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -132,6 +133,33 @@ def test_a_damaged_arrow_file_is_read_to_the_damage_and_crashes_nothing(tmp_path
     with pytest.raises(RowError, match=r"rows.arrow: the file cannot be read on: .*[Oo]ffset"):
         rows += open_source(path).rows
     assert [row.row for row in rows] == [{"texts": [str(i)]} for i in range(20)]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("opener", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_an_arrow_file_with_any_byte_flipped_gives_rows_or_one_error(tmp_path: Path, opener) -> None:
+    whole, path = tmp_path / "whole.arrow", tmp_path / "rows.arrow"
+    texts = [None if n % 7 == 0 else f"text {n}" for n in range(40)]
+    parts = [[{"role": "user", "n": n}] * (n % 3) for n in range(40)]
+    kinds = pa.array(["a", "b"] * 20).dictionary_encode()
+    table = pa.table(
+        {"text": texts, "list": [[n] * (n % 4) for n in range(40)], "parts": parts, "kind": kinds}
+    )
+    with pa.OSFile(str(whole), "wb") as sink, opener(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=16)
+    content, draw = whole.read_bytes(), random.Random(7)  # noqa: S311 - no secret
+    reasons = []
+    for _ in range(40):
+        at, bit = draw.randrange(len(content)), 1 << draw.randrange(8)
+        path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+        rows = []
+        try:
+            rows += open_source(path).rows
+        except RowError as err:
+            reasons.append(str(err))
+        assert len(rows) <= 40, f"byte {at}, bit {bit}"
+    assert 0 < len(reasons) < 40
+    assert all(f"{path}: the file cannot be read on: " in reason for reason in reasons)
 
 
 @pytest.mark.slow
