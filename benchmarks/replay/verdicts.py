@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from benchmarks.replay.cells import SAMPLERS
 from benchmarks.report import Bar
+from benchmarks.selectors.cells import crossed
 
 Rows = Sequence[Mapping[str, Any]]
 ASKED: float = SAMPLERS["replay"]["samples_per_insert"]
@@ -19,14 +19,10 @@ LEVEL = 0.9
 """Share of what the run without replay ends with: nearer to it, a curve levels off and noise decides."""
 
 
-def tokens_until(curve: Sequence[Sequence[float]], target: float) -> float:
+def tokens_until(curve: Sequence[tuple[int, int, float]], target: float) -> float:
     """Tokens when the accuracy first is `target`, on the line between two evaluations; infinite: never."""
-    if curve[0][2] >= target:
-        return curve[0][1]
-    for (_, tokens, low), (_, more, high) in pairwise(curve):
-        if high >= target:
-            return tokens + (target - low) / (high - low) * (more - tokens)
-    return math.inf
+    crossing = crossed(curve, target)
+    return math.inf if crossing is None else crossing[1]
 
 
 def spent(rows: Rows, seed: int) -> dict[str, float]:

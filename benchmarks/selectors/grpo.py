@@ -8,7 +8,6 @@ that was stopped goes on from its last checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,10 @@ def report(path: Path) -> tuple[Sequence[Mapping[str, Any]], list[Bar]]:
     """The records of the present code at full scale, and a bar for each pool read from its own."""
     records, wanted = Records(path), cells(Scale(), "vllm")
     rows, missing = records.found(wanted), records.missing(wanted)
-    bars = [
-        bars_of_all([grpo_bar(rows, pool)], [cell for cell in missing if cell.pool == pool]) for pool in POOLS
-    ]
-    return rows, list(chain(*bars))
+    bars: list[Bar] = []
+    for pool in POOLS:
+        bars += bars_of_all([grpo_bar(rows, pool)], [cell for cell in missing if cell.pool == pool])
+    return rows, bars
 
 
 def grpo_bar(rows: Sequence[Mapping[str, Any]], pool: str) -> Bar:
