@@ -14,9 +14,7 @@ import pytest
 
 from benchmarks.report import Bar, finish
 from benchmarks.selectors import cells as grid
-from benchmarks.selectors import study
-from benchmarks.selectors.grpo import grpo_bar
-from benchmarks.selectors.grpo import main as grpo_main
+from benchmarks.selectors import grpo, study
 from benchmarks.selectors.records import Records, bars_of_all, code_version, repeat
 from benchmarks.selectors.savings import best, calibration, ratio, share_of_saving
 from benchmarks.selectors.simulator import Oracle, Simulation
@@ -340,13 +338,26 @@ def test_the_bars_of_the_grid_follow_each_from_the_records_of_its_pool() -> None
         for selector, cost in zip(("uniform", "hierarchical"), costs, strict=True)
         for seed in range(3)
     ]
-    mixed, plain = (grpo_bar(rows, pool) for pool in grid.POOLS)
+    mixed, plain = (grpo.grpo_bar(rows, pool) for pool in grid.POOLS)
     assert (mixed.name, plain.name) == tuple(f"best_vs_uniform_rollouts_grpo_{pool}" for pool in grid.POOLS)
     assert mixed.value == pytest.approx(3001 / 2001)
     assert plain.value == pytest.approx(3001 / 2801)
     assert mixed.holds
     assert not plain.holds
-    assert not grpo_bar([], "mixed").holds
+    assert not grpo.grpo_bar([], "mixed").holds
+
+
+@pytest.mark.slow
+def test_a_pool_has_its_bar_while_cells_of_the_other_are_missing(tmp_path: Path) -> None:
+    records = Records(tmp_path / "r.jsonl")
+    for cell in grpo.cells(grid.Scale(), "vllm"):
+        if cell.pool == "mixed" or cell.selector == "uniform":
+            cost = 100 if cell.selector == "uniform" else 50
+            told = {"pool": cell.pool, "selector": cell.selector, "seed": cell.seed, "rollouts": cost}
+            records.append({**told, "recipe_hash": cell.recipe_hash})
+    _, (mixed, plain) = grpo.report(records.path)
+    assert mixed.value == 2
+    assert plain.value is None
 
 
 @pytest.mark.heavy
@@ -356,9 +367,9 @@ def test_a_tiny_cell_of_the_grid_runs_is_measured_and_is_not_run_again(
 ) -> None:
     arguments = ["--quick", "--engine", "transformers", "--only", "uniform,0,mixed"]
     arguments += ["--records", str(tmp_path / "r.jsonl"), "--root", str(tmp_path / "runs")]
-    grpo_main([*arguments, "--minutes", "1"])
+    grpo.main([*arguments, "--minutes", "1"])
     assert "not started" in capsys.readouterr().out
-    grpo_main(arguments)
+    grpo.main(arguments)
     (record,) = Records(tmp_path / "r.jsonl").rows()
     assert [point[0] for point in record["curve"]] == [0, 1, 2]
     assert [point[1] for point in record["curve"]] == [0, 16, 32]
@@ -369,9 +380,9 @@ def test_a_tiny_cell_of_the_grid_runs_is_measured_and_is_not_run_again(
         assert f'"name": "best_vs_uniform_rollouts_grpo_{pool}", "value": null' in printed, (
             "cells are missing"
         )
-    grpo_main([*arguments, "--list"])
+    grpo.main([*arguments, "--list"])
     assert not capsys.readouterr().out, "nothing of what was asked for is missing"
-    grpo_main([*arguments, "--verify", "1"])
+    grpo.main([*arguments, "--verify", "1"])
     assert '"name": "values_that_differ_when_repeated", "value": 0' in capsys.readouterr().out
 
 
